@@ -1,0 +1,1 @@
+"""BaT environment suite."""

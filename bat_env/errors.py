@@ -1,0 +1,73 @@
+"""Typed errors of the suite, rooted in :class:`BatError`.
+
+A message says what was expected, what came, and what to do next. Bad *actions* never raise: they
+become observations.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class BatError(Exception):
+    """Root of every error that this project raises on purpose."""
+
+
+class ConfigError(BatError):
+    """A configuration value that cannot work; raised before any work starts."""
+
+
+class UnknownNameError(ConfigError):
+    """A name that is not registered; the message suggests the nearest ones."""
+
+
+class TaskError(BatError):
+    """A task folder or a task instance that breaks the task contract."""
+
+
+class BankError(BatError):
+    """A Stage Bank that is missing, corrupt, or has no admissible state for a query."""
+
+
+class LeakageError(BankError):
+    """Held-out material was found in training material. Training must not start."""
+
+
+class CheckpointError(BatError):
+    """A checkpoint that is missing, incomplete, or does not match its digest."""
+
+
+class GraderError(BatError):
+    """The grader process failed for a reason that is not the agent's: the score is null."""
+
+
+class SandboxError(BatError):
+    """The sandbox failed for a reason that is not the agent's: the episode is invalid (null)."""
+
+
+class SandboxUnavailableError(SandboxError):
+    """No sandbox backend can run on this machine; the message names what to install."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str], hint: str = "") -> UnknownNameError:
+    """Build the error for a name that is not known, with a did-you-mean.
+
+    Args:
+        kind: What the name names, for example ``"task"``.
+        name: The value that came.
+        known: The names that exist.
+        hint: A further sentence for the reader, for example where names come from.
+
+    Returns:
+        An :class:`UnknownNameError`, to be raised by the caller.
+    """
+    names = sorted(known)
+    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
+    parts = [f"Unknown {kind} {str(name)!r}."]
+    if close:
+        parts.append("Did you mean " + " or ".join(repr(c) for c in close) + "?")
+    parts.append(f"Known: {', '.join(names) if names else 'none'}.")
+    if hint:
+        parts.append(hint)
+    return UnknownNameError(" ".join(parts))
