@@ -1,0 +1,56 @@
+# Every target makes what it needs in .venv first; nothing outside this folder is changed,
+# except by `image`, which loads an image into the Docker daemon.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+RUNS   ?= runs
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-all lint format learn bench image clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 14
+
+venv: $(STAMP)  ## Create .venv with the tested versions
+
+$(STAMP): pyproject.toml $(wildcard requirements/*.txt)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP)  ## Train an agent on the kidney-tumour task and report whether it got better
+	$(BIN)/bat-agent demo --out $(RUNS)/demo
+
+learn: $(STAMP)  ## A longer Build-and-Train run on the same task
+	$(BIN)/bat-agent learn --out $(RUNS)/learn
+
+test: $(STAMP)  ## The test suite without its slow part; Docker tests run where a daemon answers
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(STAMP)  ## The whole test suite
+	@$(BIN)/python -m pytest
+
+lint: $(STAMP)  ## Format check, lint, types and the architecture's import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)  ## Format the code and apply the safe lint fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## Measure speed and size; writes docs/results/bench.json
+	$(BIN)/python tests/bench/run.py
+
+image: $(STAMP)  ## Build the Docker sandbox image (skipped when it is up to date)
+	$(BIN)/bat-env image build
+
+clean:  ## Remove .venv, builds and caches; keeps runs/
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find bat_env bat_agent envs examples sandbox_images tests -name __pycache__ -type d -prune -exec rm -rf {} +
