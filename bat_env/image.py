@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 import subprocess
 import sys
 import tarfile
@@ -18,15 +19,17 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 from bat_env.errors import ConfigError, SandboxUnavailableError
+
+if TYPE_CHECKING:
+    from bat_env._image_progress import BuildProgress
 
 DEFAULT_BASE: Final = "python:3.11-slim"
 """Used when it is here or can be pulled; else a base is made from this machine's packages."""
 
 DIGEST_LABEL: Final = "automed-bat.digest"
-_STAGE_LABEL: Final = "automed-bat.stage=build"
 _INPUTS: Final = ("Dockerfile", "requirements.txt", "bootstrap_base.py")
 _ARCHITECTURES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
 _BUILD_TIMEOUT_S: Final = 3600
@@ -179,9 +182,9 @@ def build(
                     labels={DIGEST_LABEL: digest},
                     network_mode="none" if wheels else None,
                 )
-                _follow(events, progress)
-        for label in (_STAGE_LABEL, DIGEST_LABEL):
-            client.images.prune(filters={"dangling": True, "label": [label]})
+                _follow(client, events, progress)
+        if present is not None:
+            _remove(client, present.id)
         progress.done(f"{client.images.get(tag).attrs['Size'] / 1e6:,.0f} MB")
     return tag
 
@@ -283,15 +286,39 @@ def _write_context(stream: IO[bytes], folder: Path, wheels: Iterable[Path]) -> N
     stream.seek(0)
 
 
-def _follow(events: Iterable[dict[str, Any]], progress: Any) -> None:
+def _follow(client: _Client, events: Iterable[dict[str, Any]], progress: BuildProgress) -> None:
+    """Read the builder's events to the end, and leave no intermediate image behind."""
     tail: list[str] = []
-    for event in events:
-        text = str(event.get("stream", "")).rstrip()
-        if text.startswith("Step "):
-            progress.step(text)
-        if text:
-            tail = [*tail[-14:], text]
-        if "error" in event:
-            raise SandboxUnavailableError(
-                f"The image build failed: {event['error']}. Last output:\n" + "\n".join(tail)
-            )
+    stages = 0
+    layer = leftover = ""
+    try:
+        for event in events:
+            text = str(event.get("stream", "")).rstrip()
+            if text.startswith("Step "):
+                progress.step(text)
+                if " : FROM " in text:
+                    stages += 1
+                    leftover = layer if stages > 1 else ""
+            elif match := re.fullmatch(r"\s*---> ([0-9a-f]{12,64})", text):
+                layer = match[1]
+            if text:
+                tail = [*tail[-14:], text]
+            if "error" in event:
+                leftover = leftover or layer
+                raise SandboxUnavailableError(
+                    f"The image build failed: {event['error']}. Last output:\n" + "\n".join(tail)
+                )
+    finally:
+        if leftover:
+            _remove(client, leftover)
+
+
+def _remove(client: _Client, image_id: str) -> None:
+    """Remove one image of ours; one that is named or in use stays."""
+    from docker.errors import APIError
+
+    try:
+        if not client.images.get(image_id).tags:
+            client.images.remove(image_id)
+    except APIError:
+        return
