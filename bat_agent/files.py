@@ -1,0 +1,72 @@
+"""Whole files or none: JSON and text that a killed process can never leave half-written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bat_env.errors import ConfigError
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` through a temporary file in the same folder and ``os.replace``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text, all or nothing."""
+    write_bytes(path, text.encode("utf-8", errors="replace"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON with sorted keys, all or nothing. NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def read_json(path: Path, *, schema_version: int) -> dict[str, Any]:
+    """Read a JSON object that carries ``schema_version``.
+
+    Raises:
+        ConfigError: If the file is missing, is no JSON object, or has another schema version.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"Expected a file {path}, there is none.") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"Expected JSON in {path}, came: {error}. Delete it and rerun.") from None
+    if not isinstance(value, dict) or value.get("schema_version") != schema_version:
+        came = value.get("schema_version") if isinstance(value, dict) else type(value).__name__
+        raise ConfigError(
+            f"Expected schema version {schema_version} in {path}, came {came!r}. "
+            "It was written by another version; use a new folder."
+        )
+    return value
+
+
+def digest_of(value: Any) -> str:
+    """sha256 of the canonical JSON of ``value``, as hex."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def derived_seed(*parts: object) -> int:
+    """A 31-bit seed made of the parts; equal parts give equal seeds on every machine."""
+    text = "\x1f".join(str(part) for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
