@@ -1,0 +1,480 @@
+"""The Stage Bank on disk: immutable rows in SQLite over content-addressed blobs.
+
+A row is written last, in one transaction, after every blob that it names is durable. A reader sees
+a whole row or none, whatever killed the writer. One process writes, any number read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from bat_env.bank.blobs import BlobStore
+from bat_env.bank.index import SCHEMA_VERSION, Index
+from bat_env.bank.sampler import balanced_order
+from bat_env.bank.state import (
+    Demonstration,
+    StageState,
+    Transcript,
+    canonical,
+    check_path,
+    digest_of,
+    workspace_manifest,
+)
+from bat_env.bank.status import BankStatus, VerifyReport
+from bat_env.errors import BankError, unknown_name
+from bat_env.sandbox.base import FileTree
+from bat_env.stages import OUTCOMES, Stage
+
+_STATE_KEYS: Final = (
+    "track",
+    "task",
+    "task_digest",
+    "tier",
+    "size",
+    "focus",
+    "outcome",
+    "fault",
+    "index",
+)
+_STATE_COLUMNS: Final = (
+    "id, track, task, task_digest, tier, size, focus, outcome, fault, idx, record, digest"
+)
+_DEMO_KEYS: Final = tuple(key for key in _STATE_KEYS if key != "fault")
+
+
+def default_bank_path() -> Path:
+    """``$BAT_BANK``, else ``$BAT_HOME/bank``, else ``~/.cache/automed-bat/bank``."""
+    explicit = os.environ.get("BAT_BANK")
+    if explicit:
+        return Path(explicit)
+    home = os.environ.get("BAT_HOME")
+    return (Path(home) if home else Path.home() / ".cache" / "automed-bat") / "bank"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What a draw needs to know of a state before it is read."""
+
+    state_id: str
+    cell: tuple[str, str, str]
+
+
+class Bank:
+    """A Stage Bank. Thread-safe; a child process may use it after a fork.
+
+    Attributes:
+        path: Its folder.
+        warnings: Reason -> number of rows that were skipped because they are corrupt.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.blobs = BlobStore(path / "objects")
+        self.warnings: Counter[str] = Counter()
+        self._index = Index(path)
+
+    # ------------------------------------------------------------------------------ open and close
+
+    @classmethod
+    def open(cls, path: str | Path | None = None, create: bool = False) -> Bank:
+        """Open a bank.
+
+        Args:
+            path: Its folder; ``None`` is :func:`default_bank_path`.
+            create: Make it if it is not there.
+
+        Raises:
+            BankError: If there is none, or its index cannot be read.
+        """
+        bank = cls(Path(path) if path is not None else default_bank_path())
+        if create:
+            bank.blobs.root.mkdir(parents=True, exist_ok=True)
+            bank._index.create()
+        elif not bank._index.file.is_file():
+            raise BankError(
+                f"There is no Stage Bank at {bank.path}. Run `bat-env bank build` to make it."
+            )
+        rows = bank._index.rows("SELECT value FROM meta WHERE key='schema_version'")
+        if rows != [(SCHEMA_VERSION,)]:
+            raise BankError(
+                f"The Stage Bank at {bank.path} has schema version {rows[0][0] if rows else None}, "
+                f"expected {SCHEMA_VERSION}. Build a new one with `bat-env bank build`."
+            )
+        return bank
+
+    def close(self) -> None:
+        """Close the index and release the writer's lock. Idempotent."""
+        self._index.close()
+
+    def __enter__(self) -> Bank:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["path"])  # type: ignore[misc]
+
+    def _become_writer(self) -> None:
+        if self._index.become_writer():
+            self.blobs.sweep()
+
+    # ------------------------------------------------------------------------------------- states
+
+    def add(
+        self, state: StageState, workspace: FileTree, transcript: Transcript = ()
+    ) -> StageState:
+        """Add a state; adding the same content again changes nothing.
+
+        Args:
+            state: The row; ``state_id``, ``workspace`` and ``transcript`` are set here.
+            workspace: Workspace-relative path -> content.
+            transcript: JSON-able records of the cells that led here.
+
+        Returns:
+            The stored row.
+
+        Raises:
+            BankError: If a path is unsafe, the disk refuses, or another process writes.
+        """
+        manifest = workspace_manifest(workspace)
+        self._become_writer()
+        for path in sorted(workspace):
+            self.blobs.put(workspace[path])
+        row = state.model_copy(
+            update={
+                "workspace": self.blobs.put(manifest),
+                "transcript": self.blobs.put(canonical(list(transcript))),
+            }
+        )
+        row = row.model_copy(update={"state_id": row.content_id()})
+        with self._index.lock:
+            with contextlib.suppress(BankError):
+                return self.get(row.state_id)
+            record = canonical(row.to_json()).decode()
+            self._index.write(
+                "INSERT OR REPLACE INTO states VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+                (*_columns(row), record, digest_of(record)),
+            )
+        return row
+
+    def get(self, state_id: str) -> StageState:
+        """The state with this id, its workspace checked.
+
+        Raises:
+            BankError: If there is none, or the row or one of its blobs is corrupt.
+        """
+        state = self._row(state_id)
+        self._files(state)
+        return state
+
+    def workspace(self, state_id: str) -> dict[str, bytes]:
+        """Workspace of a state: path -> content, byte for byte what was added.
+
+        Raises:
+            BankError: As :meth:`get`.
+        """
+        return self._files(self._row(state_id))
+
+    def transcript(self, state_id: str) -> list[dict[str, Any]]:
+        """The cells that led to a state: for provenance and supervised slices, never observed.
+
+        Raises:
+            BankError: As :meth:`get`.
+        """
+        value = json.loads(self.blobs.get(self._row(state_id).transcript))
+        if not isinstance(value, list):
+            raise BankError(f"The transcript of state {state_id} is corrupt: not a list.")
+        return value
+
+    def query(self, **query: Any) -> list[StageState]:
+        """States that match, ordered by id; corrupt rows are skipped and counted in ``warnings``.
+
+        Args:
+            query: Any of track, task, task_digest, tier, size, focus, outcome, fault, index;
+                ``None`` matches everything. A task may be given without its track.
+
+        Raises:
+            UnknownNameError: For an unknown key, focus or outcome.
+        """
+        where, values = _where(query, _STATE_KEYS)
+        found = []
+        for row in self._index.rows(
+            f"SELECT {_STATE_COLUMNS} FROM states{where} ORDER BY id", values
+        ):
+            try:
+                found.append(self._parse(row))
+            except BankError:
+                self.warnings["corrupt state row skipped"] += 1
+        return found
+
+    def sample(self, rng: np.random.Generator, **query: Any) -> StageState:
+        """Draw a state: uniform over the cells that match and have states, then within the cell.
+
+        A corrupt state is skipped and counted in ``warnings``.
+
+        Args:
+            rng: Equal generators over equal banks give equal draws.
+            query: As :meth:`query`.
+
+        Raises:
+            BankError: If no whole state matches; names the command that builds them.
+        """
+        where, values = _where(query, _STATE_KEYS)
+        rows = self._index.rows(f"SELECT id, track, focus, outcome FROM states{where}", values)
+        for row in balanced_order(rng, [_Row(r[0], (r[1], r[2], r[3])) for r in rows]):
+            try:
+                return self.get(row.state_id)
+            except BankError:
+                self.warnings["corrupt state skipped"] += 1
+        asked = ", ".join(
+            f"{k}={Stage.parse(v).name if k == 'focus' else v}"
+            for k, v in query.items()
+            if v is not None
+        )
+        raise BankError(
+            f"The Stage Bank at {self.path} has no admitted state for {asked or 'any query'}"
+            + (f" ({len(rows)} corrupt)" if rows else "")
+            + ". Run `bat-env bank build`, or `bat-env bank status` to see what it holds."
+        )
+
+    def _row(self, state_id: str) -> StageState:
+        rows = self._index.rows(f"SELECT {_STATE_COLUMNS} FROM states WHERE id=?", (state_id,))
+        if not rows:
+            raise BankError(
+                f"The Stage Bank at {self.path} has no state {state_id!r}. "
+                "`bat-env bank status` shows what it has."
+            )
+        return self._parse(rows[0])
+
+    def _parse(self, row: tuple[Any, ...]) -> StageState:
+        *columns, record, digest = row
+        try:
+            if digest_of(record) != digest:
+                raise ValueError("its digest differs")
+            state = StageState.from_json(json.loads(record))
+            if _columns(state) != tuple(columns) or state.content_id() != state.state_id:
+                raise ValueError("its columns and its record differ")
+        except (ValueError, TypeError) as error:
+            raise BankError(
+                f"State {row[0]} of the Stage Bank at {self.path} is corrupt: {error}. "
+                "`bat-env bank build` makes it again."
+            ) from error
+        return state
+
+    def _manifest(self, state: StageState) -> dict[str, str]:
+        try:
+            manifest = json.loads(self.blobs.get(state.workspace))
+            if manifest["schema_version"] != 1:
+                raise ValueError(f"its manifest has schema version {manifest['schema_version']}")
+            files = {str(path): str(digest) for path, digest in manifest["files"].items()}
+            for path in files:
+                check_path(path)
+        except _BROKEN as error:
+            raise BankError(
+                f"The workspace manifest of state {state.state_id} is corrupt: {error} "
+                "`bat-env bank build` makes it again."
+            ) from error
+        return files
+
+    def _files(self, state: StageState) -> dict[str, bytes]:
+        files = self._manifest(state)
+        try:
+            return {path: self.blobs.get(digest) for path, digest in files.items()}
+        except BankError as error:
+            raise BankError(
+                f"The workspace of state {state.state_id} is corrupt: {error} "
+                "`bat-env bank build` makes it again."
+            ) from error
+
+    # ----------------------------------------------------------------------------- demonstrations
+
+    def add_demonstration(self, demo: Demonstration) -> Demonstration:
+        """Add a demonstration; adding the same content again changes nothing. Returns the row."""
+        self._become_writer()
+        row = demo.model_copy(update={"demo_id": demo.content_id()})
+        value = row.to_json()
+        value["turns_blob"] = self.blobs.put(canonical(value.pop("turns")))
+        record = canonical(value).decode()
+        self._index.write(
+            "INSERT OR REPLACE INTO demos VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+            (
+                row.demo_id,
+                row.track,
+                row.task,
+                row.task_digest,
+                row.tier,
+                row.size,
+                row.focus.name,
+                row.outcome,
+                row.index,
+                record,
+                digest_of(record),
+            ),
+        )
+        return row
+
+    def demonstrations(self, **query: Any) -> Iterator[Demonstration]:
+        """Demonstrations that match, ordered by id; corrupt ones are skipped and counted."""
+        where, values = _where(query, _DEMO_KEYS)
+        for row in self._index.rows(
+            f"SELECT id, record, digest FROM demos{where} ORDER BY id", values
+        ):
+            try:
+                yield self._parse_demo(*row)
+            except BankError:
+                self.warnings["corrupt demonstration skipped"] += 1
+
+    def _parse_demo(self, demo_id: str, record: str, digest: str) -> Demonstration:
+        try:
+            if digest_of(record) != digest:
+                raise ValueError("its digest differs")
+            value = json.loads(record)
+            value["turns"] = json.loads(self.blobs.get(value.pop("turns_blob")))
+            demo = Demonstration.from_json(value)
+            if demo.demo_id != demo_id or demo.content_id() != demo_id:
+                raise ValueError("its content does not match its id")
+        except _BROKEN as error:
+            raise BankError(f"Demonstration {demo_id} is corrupt: {error}") from error
+        return demo
+
+    # ------------------------------------------------------------------------- jobs, meta, status
+
+    def jobs(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        """Finished build jobs: id -> (status, detail). What a resumed build need not do again."""
+        rows = self._index.rows("SELECT id, status, detail FROM jobs ORDER BY id")
+        return {row[0]: (row[1], json.loads(row[2])) for row in rows}
+
+    def finish_job(self, job_id: str, status: str, detail: Mapping[str, Any]) -> None:
+        """Record a build job as finished, after everything it made was added."""
+        self._index.write(
+            "INSERT OR REPLACE INTO jobs VALUES (?,?,?)",
+            (job_id, status, canonical(dict(detail)).decode()),
+        )
+
+    def set_meta(self, key: str, value: Any) -> None:
+        """Store a JSON-able fact about the bank, for example the frozen demonstration mixture."""
+        self._index.write(
+            "INSERT OR REPLACE INTO meta VALUES (?,?)", (f"x-{key}", canonical(value).decode())
+        )
+
+    def meta(self, key: str) -> Any:
+        """A fact stored by :meth:`set_meta`, or ``None``."""
+        rows = self._index.rows("SELECT value FROM meta WHERE key=?", (f"x-{key}",))
+        return json.loads(rows[0][0]) if rows else None
+
+    def demonstrations_digest(self) -> str:
+        """Names the set of demonstrations, so that a mixture stays frozen."""
+        rows = self._index.rows("SELECT id FROM demos ORDER BY id")
+        return digest_of(["demonstrations", [row[0] for row in rows]])
+
+    def digest(self) -> str:
+        """Names the whole content: states and demonstrations."""
+        rows = self._index.rows("SELECT id FROM states ORDER BY id")
+        return digest_of(["bank", [row[0] for row in rows], self.demonstrations_digest()])
+
+    def status(self) -> BankStatus:
+        """Counts for people: the grid, demonstrations, jobs, reasons of rejection."""
+        grid: dict[str, dict[str, dict[str, int]]] = {}
+        for track, focus, outcome, count in self._index.rows(
+            "SELECT track, focus, outcome, count(*) FROM states GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
+        ):
+            empty = {stage.name: dict.fromkeys(OUTCOMES, 0) for stage in Stage}
+            grid.setdefault(track, empty)[focus][outcome] = count
+        jobs = list(self.jobs().values())
+        reasons = Counter(str(d.get("reason", "unknown")) for s, d in jobs if s == "rejected")
+        return BankStatus(
+            grid=grid,
+            demonstrations=dict(
+                self._index.rows("SELECT focus, count(*) FROM demos GROUP BY 1 ORDER BY 1")
+            ),
+            jobs=dict(sorted(Counter(status for status, _ in jobs).items())),
+            rejections=dict(sorted(reasons.items())),
+            digest=self.digest(),
+            bytes_on_disk=sum(p.stat().st_size for p in self.path.rglob("*") if p.is_file()),
+        )
+
+    def verify(self) -> VerifyReport:
+        """Read every row and every blob; name each one that is corrupt. Changes nothing."""
+        problems = [
+            f"index: {row[0]}"
+            for row in self._index.rows("PRAGMA integrity_check")
+            if row[0] != "ok"
+        ]
+        used: set[str] = set()
+        states = self._index.rows(f"SELECT {_STATE_COLUMNS} FROM states ORDER BY id")
+        for row in states:
+            try:
+                state = self._parse(row)
+                used |= {state.workspace, state.transcript}
+                used |= set(self._manifest(state).values())
+                self._files(state)
+                self.blobs.get(state.transcript)
+            except BankError as error:
+                problems.append(f"state {row[0]}: {error}")
+        demos = self._index.rows("SELECT id, record, digest FROM demos ORDER BY id")
+        for row in demos:
+            try:
+                self._parse_demo(*row)
+                used.add(json.loads(row[1])["turns_blob"])
+            except BankError as error:
+                problems.append(f"demonstration {row[0]}: {error}")
+        on_disk = set(self.blobs.digests())
+        orphans = on_disk - used
+        problems += [
+            f"blob {digest}: corrupt (no whole row uses it)"
+            for digest in sorted(orphans)
+            if not self.blobs.intact(digest)
+        ]
+        return VerifyReport(len(states), len(demos), len(on_disk), len(orphans), tuple(problems))
+
+
+_BROKEN: Final = (BankError, ValueError, KeyError, TypeError, AttributeError)
+
+
+def _columns(state: StageState) -> tuple[Any, ...]:
+    """The indexed columns of a state, in table order."""
+    return (
+        state.state_id,
+        state.track,
+        state.task,
+        state.task_digest,
+        state.tier,
+        state.size,
+        state.focus.name,
+        state.outcome,
+        state.fault,
+        state.index,
+    )
+
+
+def _where(query: Mapping[str, Any], known: tuple[str, ...]) -> tuple[str, list[Any]]:
+    """SQL clause and values for a query by keyword."""
+    clauses, values = [], []
+    for key, value in query.items():
+        if key not in known:
+            raise unknown_name("bank query key", key, known)
+        if value is None:
+            continue
+        if key == "focus":
+            value = Stage.parse(value).name
+        elif key == "outcome" and value not in OUTCOMES:
+            raise unknown_name("outcome", value, OUTCOMES)
+        if key == "task" and "/" not in str(value):
+            clauses.append("substr(task, instr(task, '/') + 1) = ?")
+        else:
+            clauses.append(f"{'idx' if key == 'index' else key} = ?")
+        values.append(value)
+    return (" WHERE " + " AND ".join(clauses) if clauses else ""), values
