@@ -1,0 +1,266 @@
+"""The compiled contract: which items an episode is scored by, and the arithmetic over them.
+
+``evaluate`` is a pure function of the episode record, the contract and the private truth. It never
+raises, whatever bytes an agent wrote.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+from bat_env.episode import Episode
+from bat_env.errors import unknown_name
+from bat_env.rubric import build, claims, infer, inputs, plan, setup, submit, validate
+from bat_env.rubric.base import (
+    CONTRACT_VERSION,
+    Context,
+    Item,
+    RubricResult,
+    StageResult,
+    Verdict,
+)
+from bat_env.rubric.claims import matching, own_paths
+from bat_env.stages import OUTCOMES, Stage, agentic, overall, quantize
+from bat_env.tasks.spec import TaskSpec, TierSpec
+
+NO_WORK: Final[str] = "Nothing earns before one successful cell has changed the workspace."
+
+
+def _seg_items(spec: TaskSpec, tier: TierSpec, recovery: bool) -> tuple[Item, ...]:
+    return (
+        *plan.items(spec, tier),
+        *setup.items(spec),
+        *validate.items(spec, recovery=recovery),
+        *infer.items(spec),
+        *submit.items(spec),
+    )
+
+
+TRACK_ITEMS: Final[Mapping[str, Callable[[TaskSpec, TierSpec, bool], tuple[Item, ...]]]] = {
+    "seg": _seg_items
+}
+"""Track -> items of its contract."""
+
+
+@functools.cache
+def _code_digest(module: ModuleType) -> str:
+    """Digest of a module's code without comments, docstrings and layout."""
+    tree = ast.parse(inspect.getsource(module))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            kept = [
+                n
+                for n in body
+                if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+            ]
+            node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class RubricContract:
+    """The items by which one kind of episode is scored.
+
+    Attributes:
+        task: Task id.
+        tier: ``"lite"``, ``"standard"`` or ``"pro"``.
+        focus: The scored stage, or E2E for all five.
+        outcome: Stage Bank outcome, or ``None``.
+        version: Version of the contract's rules.
+        items: In order of stages.
+        digest: sha256 over the items, the constants they use and the code that decides them.
+    """
+
+    task: str
+    tier: str
+    focus: Stage
+    outcome: str | None
+    version: int
+    items: tuple[Item, ...]
+    digest: str
+
+    def evaluate(self, episode: Episode, ctx: Context, final: bool) -> RubricResult:
+        """Score an episode, at a step or at hand-in.
+
+        Args:
+            episode: The record; not changed.
+            ctx: Contract and private truth of its task.
+            final: Whether the episode was handed in. Before that, items that rest on truth or on
+                re-runs are pending and count as 0.
+
+        Returns:
+            The verdicts and scores. ``score`` is ``None`` only at hand-in and only where
+            infrastructure lost evidence.
+        """
+        verdicts = self._verdicts(episode, ctx, final)
+        by_item = {v.item: v for v in verdicts}
+        stages = {}
+        for stage in sorted({item.stage for item in self.items}):
+            result = self._stage(stage, by_item, episode)
+            if result is not None:
+                stages[stage] = result
+        task = self._task(episode, ctx, final)
+        rewards = {stage: result.reward for stage, result in stages.items()}
+        agentic_score = agentic(rewards)
+        score: float | None
+        if episode.status == "disqualified" or not episode.worked:
+            score = 0.0
+        elif self.focus is not Stage.E2E:
+            score = rewards.get(self.focus, 0.0)
+        else:
+            score = overall(0.0 if not final else task, agentic_score)
+        return RubricResult(
+            digest=self.digest,
+            verdicts=verdicts,
+            stages=stages,
+            agentic=agentic_score,
+            task=task,
+            score=None if score is None else quantize(score),
+            false_claims=sum(v.false_claim for v in verdicts),
+            components=_components(verdicts, stages),
+        )
+
+    def _verdicts(self, episode: Episode, ctx: Context, final: bool) -> tuple[Verdict, ...]:
+        if episode.status == "disqualified":
+            why = "Disqualified by a second violation."
+            return tuple(Verdict(item.id, "fail", message=why) for item in self.items)
+        if not episode.worked:
+            return tuple(Verdict(item.id, "fail", message=NO_WORK) for item in self.items)
+        return tuple(item.predicate(episode, ctx, final) for item in self.items)
+
+    def _stage(
+        self, stage: Stage, verdicts: Mapping[str, Verdict], episode: Episode
+    ) -> StageResult | None:
+        """Score, eta and reward of a stage; ``None`` when no item of it applies."""
+        rows = [(i, verdicts[i.id]) for i in self.items if i.stage is stage]
+        rows = [(item, v) for item, v in rows if v.state != "na"]
+        if not rows:
+            return None
+        eta = evidence_share(episode, [item for item, _ in rows])
+        if any(v.state == "null" for _, v in rows):
+            return StageResult(stage, None, eta, None)
+        weight = sum(item.weight for item, _ in rows)
+        score = sum(item.weight * v.value for item, v in rows) / weight
+        return StageResult(stage, score, eta, eta * score)
+
+    def _task(self, episode: Episode, ctx: Context, final: bool) -> float | None:
+        """Task score from this episode's own outputs; E2E at hand-in only."""
+        if self.focus is not Stage.E2E or not final:
+            return None
+        if episode.status == "disqualified" or not episode.worked:
+            return 0.0
+        grade = episode.evidence.grade
+        if grade is None:
+            return None
+        own = own_paths(episode)
+        path = ctx.spec.output.path
+        foreign = [c for c in ctx.instance.cases if path.format(case=c) not in own]
+        if all(grade.per_case.get(c, 0.0) == 0.0 for c in foreign):
+            score = grade.score
+        else:
+            score = sum(
+                grade.per_case.get(c, 0.0) for c in ctx.instance.cases if c not in foreign
+            ) / max(1, len(ctx.instance.cases))
+        return min(1.0, max(0.0, score)) if math.isfinite(score) else None
+
+
+def evidence_share(episode: Episode, items: list[Item]) -> float:
+    """Eta: share of the required evidence that is a regular file and this episode's own work.
+
+    Args:
+        episode: The record.
+        items: Applicable items of one stage.
+
+    Returns:
+        A value in [0, 1]; 1 when nothing is required.
+    """
+    needed = dict.fromkeys(pattern for item in items for pattern in item.evidence)
+    if not needed:
+        return 1.0
+    own = own_paths(episode)
+    return sum(bool(matching(own, pattern)) for pattern in needed) / len(needed)
+
+
+def _components(
+    verdicts: tuple[Verdict, ...], stages: Mapping[Stage, StageResult]
+) -> dict[str, Any]:
+    return {
+        "eta": {s.name: r.eta for s, r in stages.items()},
+        "stage_score": {s.name: r.score for s, r in stages.items()},
+        "stage_reward": {s.name: r.reward for s, r in stages.items()},
+        "errors": {v.item: v.message for v in verdicts if v.state in ("fail", "null")},
+        "false_claims": [v.item for v in verdicts if v.false_claim],
+    }
+
+
+def compile_contract(
+    spec: TaskSpec, *, tier: str, focus: Stage, outcome: str | None = None
+) -> RubricContract:
+    """Compile the rubric of a kind of episode.
+
+    Args:
+        spec: The task.
+        tier: One of the task's tiers.
+        focus: The scored stage, or E2E.
+        outcome: Stage Bank outcome of the start state, or ``None``.
+
+    Raises:
+        UnknownNameError: If the tier, the outcome, or the track's contract is not known.
+    """
+    granted = next((t for name, t in spec.tiers.items() if name == tier), None)
+    if granted is None:
+        raise unknown_name("tier", tier, spec.tiers, hint=f"They are the tiers of {spec.id}.")
+    if outcome is not None and outcome not in OUTCOMES:
+        raise unknown_name("outcome", outcome, OUTCOMES)
+    if spec.track not in TRACK_ITEMS:
+        raise unknown_name("track with a rubric", spec.track, TRACK_ITEMS)
+    recovery = outcome == "recovery" and focus is Stage.S3
+    items = TRACK_ITEMS[spec.track](spec, granted, recovery)
+    if focus is not Stage.E2E:
+        items = tuple(item for item in items if item.stage is focus)
+    content = {
+        "version": CONTRACT_VERSION,
+        "task": spec.id,
+        "tier": tier,
+        "focus": focus.name,
+        "outcome": outcome,
+        "items": [
+            [i.id, i.stage.name, i.title, i.weight, list(i.evidence), i.at_hand_in] for i in items
+        ],
+        "constants": {
+            "output": spec.output.model_dump(mode="json"),
+            "model": spec.model.model_dump(mode="json"),
+            "pilot": spec.pilot.model_dump(mode="json"),
+            "metric": spec.metric.model_dump(mode="json"),
+            "tier": [granted.candidates, granted.plan_image],
+            "failed_setup_cells": spec.budgets.failed_setup_cells,
+            "floor": spec.floor,
+        },
+        "code": [
+            _code_digest(module)
+            for module in (
+                build,
+                claims,
+                inputs,
+                plan,
+                setup,
+                validate,
+                infer,
+                submit,
+                sys.modules[__name__],
+            )
+        ],
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return RubricContract(spec.id, tier, focus, outcome, CONTRACT_VERSION, items, digest)

@@ -1,0 +1,93 @@
+"""S4, inference: every case that was open is done validly, and the pipeline can do it again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bat_env.episode import Episode, GradeResult
+from bat_env.rubric.base import Context, Item
+from bat_env.rubric.build import make_item
+from bat_env.rubric.claims import Fail, Lost, NotApplicable, matching, own_paths
+from bat_env.rubric.validate import output_pattern
+from bat_env.tasks.spec import TaskSpec
+
+HALF: Final[float] = 0.5
+
+
+def grade_of(episode: Episode) -> GradeResult:
+    """The grading of the outputs, or :class:`Lost`."""
+    grade = episode.evidence.grade
+    if grade is None:
+        raise Lost(episode.evidence.lost.get("grade", "The outputs were not graded."))
+    return grade
+
+
+def inherited_outputs(episode: Episode, spec: TaskSpec) -> GradeResult | None:
+    """Grading of the outputs that were there at reset; ``None`` when there were none."""
+    found = [p for p, e in episode.initial.items() if e.kind == "file"]
+    if not matching(found, output_pattern(spec)):
+        return None
+    if episode.evidence.inherited is None:
+        raise Lost(episode.evidence.lost.get("inherited", "The inherited outputs were not graded."))
+    return episode.evidence.inherited
+
+
+def open_cases(episode: Episode, ctx: Context) -> tuple[str, ...]:
+    """Cases that were missing or invalid at reset."""
+    inherited = inherited_outputs(episode, ctx.spec)
+    if inherited is None:
+        return ctx.instance.cases
+    return tuple(c for c in ctx.instance.cases if not inherited.valid.get(c, False))
+
+
+def completed(episode: Episode, ctx: Context) -> tuple[float, str]:
+    """Share of the open cases that are valid now, through this episode's work."""
+    cases = open_cases(episode, ctx)
+    if not cases:
+        raise NotApplicable("Every output was there and valid at reset.")
+    own = own_paths(episode)
+    grade = grade_of(episode)
+    done = [c for c in cases if grade.valid.get(c) and ctx.spec.output.path.format(case=c) in own]
+    bad = next((f" {c}: {m}" for c, m in grade.messages.items() if c in cases), "")
+    return len(done) / len(cases), f"{len(done)} of {len(cases)} cases are done validly.{bad}"
+
+
+def reproducible(episode: Episode, ctx: Context) -> str:
+    """All outputs are valid, and a clean re-run on one random case agrees with its output."""
+    grade = grade_of(episode)
+    invalid = [c for c in ctx.instance.cases if not grade.valid.get(c, False)]
+    if invalid:
+        why = grade.messages.get(invalid[0], "missing")
+        raise Fail(f"Not all outputs are valid: {invalid[0]}: {why}")
+    rerun = episode.evidence.batch_rerun
+    if rerun is None:
+        raise Lost(episode.evidence.lost.get("batch_rerun", "predict.py was not re-run."))
+    if not rerun.ok:
+        raise Fail(f"Clean re-run of a batch case: {rerun.message}")
+    agreement = episode.evidence.batch_agreement
+    if agreement is None:
+        raise Lost(episode.evidence.lost.get("batch_rerun", "The re-run was not compared."))
+    if agreement < 1.0 - ctx.spec.metric.rerun_tolerance:
+        raise Fail(
+            f"The re-run of {episode.evidence.batch_rerun_case} agrees to {agreement:.3f} only."
+        )
+    return "All outputs are valid and a clean re-run agrees."
+
+
+def items(spec: TaskSpec) -> tuple[Item, ...]:
+    """The two halves of S4."""
+    return (
+        make_item(
+            "S4.completed",
+            "Share of the open cases done validly",
+            completed,
+            evidence=(output_pattern(spec),),
+            weight=HALF,
+        ),
+        make_item(
+            "S4.reproducible",
+            "All outputs valid, and a clean re-run of a random case agrees",
+            reproducible,
+            weight=HALF,
+        ),
+    )
