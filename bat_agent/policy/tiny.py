@@ -1,0 +1,149 @@
+"""A policy small enough to learn on a laptop: tokenizer trained on the spot, Qwen3 architecture.
+
+It speaks the same codec interface as any other policy, and nothing outside this file knows that it
+is tiny.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bat_agent.policy.line_codec import SPECIAL_TOKENS
+
+
+class TinyModelConfig(BaseModel):
+    """Shape of a policy that is made from nothing.
+
+    The default initialisation range of the architecture is far too small for two narrow layers:
+    with it the model never learns to copy.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    hidden_size: int = Field(64, ge=8)
+    layers: int = Field(2, ge=1)
+    heads: int = Field(4, ge=1)
+    kv_heads: int = Field(2, ge=1)
+    intermediate_size: int = Field(192, ge=8)
+    initializer_range: float = Field(0.1, gt=0)
+    context_tokens: int = Field(4096, ge=256, description="Longest sequence, tokens.")
+    vocab_lines: int = Field(1200, ge=0, description="Whole lines that are one token, at most.")
+    vocab_pieces: int = Field(500, ge=0, description="Sub-line pieces, at most.")
+    min_line_count: int = Field(3, ge=1, description="A line must occur this often to be a token.")
+
+
+def train_tokenizer(texts: Iterable[str], config: TinyModelConfig | None = None) -> Any:
+    """Train a lossless line tokenizer.
+
+    Text is split at newlines only. A line that recurs becomes one token; other lines are spelled in
+    byte-pair pieces learned from what the whole lines leave over, and finally in single bytes. The
+    segmentation with the fewest tokens wins, so a known line is always one token.
+
+    Args:
+        texts: Training-namespace texts: code cells, briefs, observations.
+        config: Vocabulary sizes.
+
+    Returns:
+        A ``PreTrainedTokenizerFast`` holding the special tokens of the line codec.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    config = config or TinyModelConfig()
+    split = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"[^\n]*\n|[^\n]+"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text.splitlines(keepends=True))
+    lines = Counter({line: n for line, n in counts.items() if line.endswith("\n")})
+    # Ties broken by the text itself: the vocabulary must not depend on the order of the corpus.
+    ranked = sorted(lines.items(), key=lambda item: (-item[1], item[0]))
+    whole = [line for line, n in ranked if n >= config.min_line_count][: config.vocab_lines]
+    known = set(whole)
+    rest = [
+        line for line, n in sorted(counts.items()) if line not in known for _ in range(min(n, 8))
+    ]
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\d+|[^\W\d]+|[^\w\n]+|\n"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(alphabet) + config.vocab_pieces,
+        initial_alphabet=alphabet,
+        min_frequency=2,
+        show_progress=False,
+        limit_alphabet=len(alphabet),
+    )
+    bpe.train_from_iterator(rest, trainer)
+    pieces = sorted(p for p in bpe.get_vocab() if len(p) > 1)
+
+    def as_bytes(line: str) -> str:
+        return "".join(token for token, _ in split.pre_tokenize_str(line))
+
+    # Scores make every further token costly, so the fewest tokens win.
+    vocabulary = {p: -10.0 for p in pieces} | {as_bytes(line): -9.0 for line in whole}
+    vocabulary |= {c: -12.0 for c in alphabet}
+    ordered = sorted(vocabulary.items(), key=lambda item: (len(item[0]) > 1, item[0]))
+    backend = Tokenizer(models.Unigram([(t, s) for t, s in ordered], unk_id=None))
+    backend.pre_tokenizer = split
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<|pad|>",
+        eos_token="<|end|>",
+        additional_special_tokens=list(SPECIAL_TOKENS[2:]),
+        clean_up_tokenization_spaces=False,
+        model_max_length=config.context_tokens,
+    )
+    return tokenizer
+
+
+def build_model(tokenizer: Any, config: TinyModelConfig | None = None, *, seed: int = 0) -> Any:
+    """A freshly initialised causal language model over ``tokenizer``, in float32.
+
+    Args:
+        tokenizer: From :func:`train_tokenizer`.
+        config: Shape of the network.
+        seed: Seeds the initial weights; the global random state is left as it was.
+    """
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = config or TinyModelConfig()
+    head_dim = max(8, math.ceil(config.hidden_size / config.heads))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(
+            Qwen3Config(
+                vocab_size=len(tokenizer),
+                hidden_size=config.hidden_size,
+                intermediate_size=config.intermediate_size,
+                num_hidden_layers=config.layers,
+                num_attention_heads=config.heads,
+                num_key_value_heads=config.kv_heads,
+                head_dim=head_dim,
+                max_position_embeddings=config.context_tokens,
+                initializer_range=config.initializer_range,
+                tie_word_embeddings=True,
+                attention_dropout=0.0,
+                pad_token_id=tokenizer.pad_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+                bos_token_id=None,
+                dtype="float32",
+            )
+        )
+    return model

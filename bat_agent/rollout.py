@@ -1,0 +1,296 @@
+"""Episodes, many at once: reset specifications, environments to reuse, and results.
+
+:func:`run_agent` plays any agent in threads; :mod:`bat_agent.waves` plays a token policy in batched
+waves. Both return an :class:`EpisodeResult` per specification, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
+
+from bat_env.errors import BatError, ConfigError, GraderError, SandboxError
+
+INFRASTRUCTURE: Final = (SandboxError, GraderError)
+"""Failures that are nobody's fault: the episode is invalid, its reward ``None``."""
+
+ATTEMPTS: Final = 2
+"""An episode that dies of infrastructure is played once more, on a fresh environment; then dropped."""
+
+
+class GroupMismatchError(BatError):
+    """Rollouts of one group did not start from the same state; comparing them would be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetSpec:
+    """Everything that decides how an episode starts, as JSON-ready values.
+
+    Attributes:
+        env_id: Gymnasium id, ``"AutoMed-Seg-v0"``.
+        seed: Reset seed.
+        options: Reset options (``stage``, ``outcome``, ``state_id``, ``index``, ...).
+        env_kwargs: Constructor arguments.
+    """
+
+    env_id: str
+    seed: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Canonical JSON. Equal text = the same group."""
+        value = {
+            "env_id": self.env_id,
+            "seed": self.seed,
+            "options": dict(self.options),
+            "env_kwargs": dict(self.env_kwargs),
+        }
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> ResetSpec:
+        """Read :meth:`to_json` back.
+
+        Raises:
+            ConfigError: If the text is not a reset specification.
+        """
+        try:
+            value = json.loads(text)
+            return cls(
+                str(value["env_id"]),
+                int(value["seed"]),
+                dict(value["options"]),
+                dict(value["env_kwargs"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                "Expected a reset specification as JSON with env_id, seed, options and env_kwargs; "
+                f"got {text[:200]!r} ({type(error).__name__}: {error})."
+            ) from error
+
+    @property
+    def state_id(self) -> str | None:
+        """The Stage Bank state, if the specification names one."""
+        value = self.options.get("state_id")
+        return None if value is None else str(value)
+
+
+@dataclass(slots=True)
+class EpisodeResult:
+    """One finished episode.
+
+    Attributes:
+        spec: What was asked for.
+        reward: Sum of the step rewards = final score; ``None`` means invalid, never zero.
+        result: ``info["result"]`` of the last step; ``None`` if invalid.
+        status: ``submitted``, ``truncated``, ``disqualified`` or ``invalid``.
+        turns: Environment steps.
+        tokens: Tokens that the policy sampled; 0 for scripts.
+        seconds: Wall time. For people only.
+        cost: Money, in US dollars, where an endpoint reports it.
+        trajectory: The ATIF file, if one was written.
+        info: Public facts of the reset (task, index, state_id, digests).
+        error: What killed an invalid episode.
+    """
+
+    spec: ResetSpec
+    reward: float | None
+    result: dict[str, Any] | None
+    status: str
+    turns: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    cost: float = 0.0
+    trajectory: str | None = None
+    info: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+
+Progress: TypeAlias = Callable[[int, int, EpisodeResult], None]
+"""Called as ``progress(done, total, episode)`` whenever an episode ended."""
+
+
+class AgentLike(Protocol):
+    """What :func:`run_agent` needs of an agent; ``act`` may be a coroutine function."""
+
+    def reset(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> Any:
+        """A new episode begins."""
+
+    def act(self, observation: Mapping[str, Any]) -> Any:
+        """The next call."""
+
+
+class EnvPool:
+    """Environment instances to reuse: construction is paid once per (id, arguments).
+
+    Thread-safe. An instance whose sandbox failed is closed, never reused.
+    """
+
+    def __init__(self, extra_kwargs: Mapping[str, Any] | None = None) -> None:
+        self._extra = dict(extra_kwargs or {})
+        self._idle: dict[str, list[Any]] = defaultdict(list)
+        self._lock = threading.Lock()
+
+    def acquire(self, spec: ResetSpec) -> Any:
+        """An environment for ``spec``, not yet reset."""
+        with self._lock:
+            idle = self._idle[self._key(spec)]
+            if idle:
+                return idle.pop()
+        import gymnasium as gym
+
+        import bat_env  # noqa: F401  (registers the environments)
+
+        kwargs = {**spec.env_kwargs, **self._extra}
+        return gym.make(spec.env_id, disable_env_checker=True, **kwargs)
+
+    def release(self, spec: ResetSpec, env: Any) -> None:
+        """Give a healthy environment back."""
+        with self._lock:
+            self._idle[self._key(spec)].append(env)
+
+    def discard(self, env: Any) -> None:
+        """Close an environment that failed."""
+        try:
+            env.close()
+        except INFRASTRUCTURE:
+            pass
+
+    def close(self) -> None:
+        """Close every idle environment. Idempotent."""
+        with self._lock:
+            envs = [env for idle in self._idle.values() for env in idle]
+            self._idle.clear()
+        for env in envs:
+            self.discard(env)
+
+    @staticmethod
+    def _key(spec: ResetSpec) -> str:
+        return ResetSpec(spec.env_id, 0, {}, spec.env_kwargs).to_json()
+
+
+def public_info(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What an agent may see of ``info``: no score, no item states, no result."""
+    private = ("score", "items", "components", "result")
+    return {key: value for key, value in info.items() if key not in private}
+
+
+def finish(
+    spec: ResetSpec, reward: float, info: Mapping[str, Any], start: Mapping[str, Any]
+) -> EpisodeResult:
+    """Build the result of an episode that ended with ``info``."""
+    status = str(info.get("status", "truncated"))
+    result = info.get("result")
+    score = result.get("score", reward) if isinstance(result, Mapping) else reward
+    valid = status != "invalid" and score is not None
+    return EpisodeResult(
+        spec,
+        float(reward) if valid else None,
+        dict(result) if valid and isinstance(result, Mapping) else None,
+        status if valid else "invalid",
+        info=dict(start),
+        error="" if valid else str(info.get("error") or "the environment declared it invalid"),
+    )
+
+
+def failed(spec: ResetSpec, error: BaseException) -> EpisodeResult:
+    """Build the result of an episode that infrastructure killed."""
+    return EpisodeResult(spec, None, None, "invalid", error=f"{type(error).__name__}: {error}")
+
+
+def trajectory_path(env: Any) -> str | None:
+    """Where the environment wrote the trajectory of its last episode, if it did."""
+    path = getattr(env.unwrapped, "trajectory_path", None)
+    return None if path is None else str(path)
+
+
+def run_agent(
+    make_agent: Callable[[], AgentLike],
+    specs: Sequence[ResetSpec],
+    *,
+    workers: int = 2,
+    trajectory_dir: str | Path | None = None,
+    progress: Progress | None = None,
+) -> list[EpisodeResult]:
+    """Play every specification with a fresh agent, several at once.
+
+    Args:
+        make_agent: Called once per episode, in the worker thread.
+        specs: Episodes to play.
+        workers: Threads; environment calls block.
+        trajectory_dir: Where environments write their trajectories.
+        progress: Called after each episode, from the worker thread that ended it, one at a time.
+
+    Returns:
+        Results in the order of ``specs``.
+    """
+    pool = EnvPool(_trajectory_kwargs(trajectory_dir))
+    lock = threading.Lock()
+    done = 0
+
+    def play(spec: ResetSpec) -> EpisodeResult:
+        nonlocal done
+        for _ in range(ATTEMPTS):
+            episode = _play(pool, make_agent(), spec)
+            if episode.reward is not None:
+                break
+        with lock:
+            done += 1
+            if progress is not None:
+                progress(done, len(specs), episode)
+        return episode
+
+    try:
+        with ThreadPoolExecutor(max_workers=max(1, workers)) as threads:
+            return list(threads.map(play, specs))
+    finally:
+        pool.close()
+
+
+def _play(pool: EnvPool, agent: AgentLike, spec: ResetSpec) -> EpisodeResult:
+    began = time.perf_counter()
+    env = pool.acquire(spec)
+    turns, reward = 0, 0.0
+    try:
+        observation, info = env.reset(seed=spec.seed, options=dict(spec.options))
+        start = public_info(info)
+        _now(agent.reset(observation, public_info(info)))
+        over = False
+        while not over:
+            action = _now(agent.act(observation))
+            observation, gain, terminated, truncated, info = env.step(action)
+            turns, reward = turns + 1, reward + float(gain)
+            over = bool(terminated or truncated)
+        episode = finish(spec, reward, info, start)
+        episode.trajectory = trajectory_path(env)
+    except INFRASTRUCTURE as error:
+        episode = failed(spec, error)
+    except BaseException:
+        pool.discard(env)
+        raise
+    episode.turns, episode.seconds = turns, time.perf_counter() - began
+    episode.tokens = int(getattr(agent, "tokens", 0))
+    episode.cost = float(getattr(agent, "cost", 0.0))
+    if episode.reward is None:
+        pool.discard(env)
+    else:
+        pool.release(spec, env)
+    return episode
+
+
+def _now(value: Any) -> Any:
+    return asyncio.run(value) if inspect.iscoroutine(value) else value
+
+
+def _trajectory_kwargs(trajectory_dir: str | Path | None) -> dict[str, Any]:
+    return {} if trajectory_dir is None else {"trajectory_dir": str(trajectory_dir)}
