@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from bat_env.episode import Episode
 from bat_env.errors import unknown_name
-from bat_env.rubric import build, claims, infer, inputs, plan, setup, submit, validate
+from bat_env.rubric import build, claims, infer, plan, setup, submit, validate
 from bat_env.rubric.base import (
     CONTRACT_VERSION,
     Context,
@@ -252,7 +252,6 @@ def compile_contract(
             for module in (
                 build,
                 claims,
-                inputs,
                 plan,
                 setup,
                 validate,

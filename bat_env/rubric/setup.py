@@ -8,7 +8,6 @@ from bat_env.episode import Episode
 from bat_env.rubric.base import Context, Item
 from bat_env.rubric.build import make_item
 from bat_env.rubric.claims import Fail, Lost, Record, close, judge, own_paths, shown
-from bat_env.rubric.inputs import input_facts
 from bat_env.rubric.validate import first_pilot_call
 from bat_env.tasks.spec import TaskSpec
 
@@ -43,18 +42,17 @@ def versions(episode: Episode, ctx: Context) -> str:
 def inputs(episode: Episode, ctx: Context) -> str:
     """Recorded dtype, dimensions and scaling are true of the input files."""
     record = Record.own(episode, SETUP)
-    files = [ctx.instance.public[f"{c}/{ctx.spec.input_file}"] for c in ctx.instance.cases]
-    true = [input_facts(data) for data in files]
-    false = []
-    dtype = record.text("inputs.dtype")
-    if any(fact.dtype != dtype for fact in true):
-        false.append(f"inputs.dtype is {true[0].dtype}, not {shown(dtype)}")
-    ndim = record.integer("inputs.ndim")
-    if any(fact.ndim != ndim for fact in true):
-        false.append(f"inputs.ndim is {true[0].ndim}, not {shown(ndim)}")
-    scaled = record.flag("inputs.scaled")
-    if scaled != any(fact.scaled for fact in true):
-        false.append(f"inputs.scaled is {str(not scaled).lower()}: look at slope and intercept")
+    true = ctx.instance.facts["inputs"]
+    claimed = {
+        "dtype": record.text("inputs.dtype"),
+        "ndim": record.integer("inputs.ndim"),
+        "scaled": record.flag("inputs.scaled"),
+    }
+    false = [
+        f"inputs.{key} is {true[key]}, not {shown(value)}"
+        for key, value in claimed.items()
+        if value != true[key]
+    ]
     return judge(false, "Input dtype, dimensions and scaling are true.")
 
 
