@@ -180,7 +180,8 @@ def build(
                     decode=True,
                     buildargs={"BASE_IMAGE": base},
                     labels={DIGEST_LABEL: digest},
-                    network_mode="none" if wheels else None,
+                    # Host, since a daemon may run without a bridge and the recipe is ours.
+                    network_mode="none" if wheels else "host",
                 )
                 _follow(client, events, progress)
         if present is not None:

@@ -47,7 +47,7 @@ PACKAGES = (
 )
 """What the sandbox needs: a shell with its usual tools, Python with venv, and torch's libraries."""
 
-OPTIONAL = frozenset({"gawk", "mawk", "unzip", "procps", "diffutils"})
+OPTIONAL = frozenset({"gawk", "libgomp1", "mawk", "unzip", "procps", "diffutils"})
 """Conveniences for the agent; a machine without them still gives a usable image."""
 
 MMDEBSTRAP_PACKAGES = (

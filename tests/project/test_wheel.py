@@ -1,0 +1,74 @@
+"""The wheel carries both packages, tasks and image inputs, and works without a checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def wheel(repo_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"),
+            *("--no-build-isolation", "--wheel-dir", str(folder), str(repo_root)),
+        ],
+        check=True,
+    )
+    (built,) = folder.glob("automed_bat-*.whl")
+    return built
+
+
+def _tracked(repo_root: Path, folder: str) -> set[str]:
+    files = (repo_root / folder).rglob("*")
+    return {
+        path.relative_to(repo_root / folder).as_posix()
+        for path in files
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("bat_env", "bat_env"),
+        ("bat_agent", "bat_agent"),
+        ("envs", "bat_env/_envs"),
+        ("sandbox_images", "bat_env/_sandbox_images"),
+    ],
+)
+def test_wheel_contains(wheel: Path, repo_root: Path, source: str, target: str) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    missing = {name for name in _tracked(repo_root, source) if f"{target}/{name}" not in names}
+    assert not missing
+
+
+def test_wheel_contains_no_rubbish(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"bat_env", "bat_agent"}
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
+
+
+def test_installed_wheel_finds_its_data(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    code = "import bat_env.image as image; print(image.source_folder())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(done.stdout.strip()) == site / "bat_env" / "_sandbox_images"
