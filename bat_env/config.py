@@ -1,0 +1,272 @@
+"""Configuration of an environment and of one reset, checked before any work starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from pydantic import ValidationError
+
+from bat_env.errors import ConfigError, unknown_name
+from bat_env.sandbox import backend_names
+from bat_env.sandbox.base import Limits, Sandbox
+from bat_env.stages import OUTCOMES, Stage
+from bat_env.tasks import Task, load_task, task_ids
+from bat_env.tasks.instance import SIZES, SPLITS
+from bat_env.trajectory import check_directory
+
+if TYPE_CHECKING:
+    from bat_env.bank import Bank
+
+TIERS: Final[tuple[str, ...]] = ("lite", "standard", "pro")
+RENDER_MODES: Final[tuple[str, ...]] = ("ansi", "rgb_array")
+ON_SANDBOX_ERROR: Final[tuple[str, ...]] = ("raise", "truncate")
+OPTIONS: Final[tuple[str, ...]] = ("task", "stage", "outcome", "state_id", "index", "size")
+"""Keys that ``reset(options=...)`` knows."""
+
+DEFAULT_TASKS: Final[Mapping[str, str]] = {"seg": "seg/kidney_tumor"}
+"""Lite task of a track; a track without an entry uses the first of its tasks by name."""
+
+MAX_INDEX: Final = 2**31
+
+Distribution: TypeAlias = Literal["uniform"] | Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Checked constructor arguments of the environment.
+
+    Attributes:
+        track: Track, or ``None`` for any.
+        task: Fixed task, or ``None``: the Stage Bank decides.
+        tier, split, size: As given; ``size`` ``None`` is full, and from the bank whatever it holds.
+        stage: Focus, or ``None``: end to end.
+        sandbox: Backend name or a sandbox of the caller.
+        bank: Folder of a Stage Bank, an open one, or ``None``: the default folder.
+        distribution: ``"uniform"`` or stage name -> weight for draws from the bank, or ``None``.
+        limits: Changes to the limits of the task.
+        on_sandbox_error: ``"raise"`` or ``"truncate"``.
+        pool_size: Warm sandboxes of the shared pool, or ``None``: its default.
+        trajectory_dir: Folder of trajectories, or ``None``.
+    """
+
+    track: str | None
+    task: Task | None
+    tier: str
+    split: str
+    size: str | None
+    stage: Stage | None
+    sandbox: str | Sandbox
+    bank: str | Path | Bank | None
+    distribution: Distribution | None
+    limits: Mapping[str, Any]
+    on_sandbox_error: str
+    pool_size: int | None
+    trajectory_dir: Path | None
+
+    @property
+    def always_bank(self) -> bool:
+        """Whether every start comes from the Stage Bank unless an option says otherwise."""
+        return self.distribution is not None or self.task is None
+
+    def limits_of(self, task: Task) -> Limits:
+        """Limits of a sandbox for ``task``."""
+        return task.spec.limits.model_copy(update=dict(self.limits))
+
+
+def make_config(
+    *,
+    track: str | None,
+    task: str | None,
+    data: object,
+    tier: str,
+    split: str,
+    size: str | None,
+    stage: str | Stage | None,
+    sandbox: str | Sandbox,
+    bank: Any,
+    distribution: Any,
+    limits: Limits | Mapping[str, Any] | None,
+    judge: object,
+    on_sandbox_error: str,
+    pool_size: int | None,
+    trajectory_dir: str | Path | None,
+) -> EnvConfig:
+    """Check the constructor's arguments.
+
+    Raises:
+        ConfigError: Names the argument, what was expected and what came.
+    """
+    one_of("tier", tier, TIERS)
+    one_of("split", split, SPLITS)
+    if size is not None:
+        one_of("size", size, SIZES)
+    one_of("on_sandbox_error", on_sandbox_error, ON_SANDBOX_ERROR)
+    focus = None if stage is None else Stage.parse(stage)
+    check_backend(sandbox)
+    if data is not None:
+        raise ConfigError(
+            f"data must be None: no task of this version reads a staged data set, got {data!r}. "
+            "Leave it out to use the task's phantoms."
+        )
+    if judge is not None:
+        raise ConfigError(
+            f"judge must be None: contract version 1 scores host evidence only, got {judge!r}."
+        )
+    if pool_size is not None and (not is_int(pool_size) or pool_size < 1):
+        raise ConfigError(f"pool_size must be a whole number >= 1 or None, got {pool_size!r}.")
+    chosen = choose_task(track, task)
+    if chosen is not None and tier not in chosen.spec.tiers:
+        raise unknown_name(f"tier of {chosen.spec.id}", tier, chosen.spec.tiers)
+    return EnvConfig(
+        track=track if chosen is None else chosen.spec.track,
+        task=chosen,
+        tier=tier,
+        split=split,
+        size=size,
+        stage=focus,
+        sandbox=sandbox,
+        bank=bank,
+        distribution=check_distribution(distribution),
+        limits=check_limits(limits),
+        on_sandbox_error=on_sandbox_error,
+        pool_size=pool_size,
+        trajectory_dir=None if trajectory_dir is None else check_directory(trajectory_dir),
+    )
+
+
+def choose_task(track: str | None, task: str | None) -> Task | None:
+    """The task that arguments name, or ``None`` where neither names one.
+
+    Raises:
+        UnknownNameError: If there is no such track or task.
+        ConfigError: If the task belongs to another track.
+    """
+    if task is not None:
+        loaded = load_task(task)
+        if track is not None and loaded.spec.track != track:
+            raise ConfigError(
+                f"Task {loaded.spec.id!r} is of track {loaded.spec.track!r}, but this environment "
+                f"is of track {track!r}. Make the environment of the task's track."
+            )
+        return loaded
+    if track is None:
+        return None
+    ids = task_ids()
+    tracks = sorted({name.split("/", 1)[0] for name in ids})
+    if track not in tracks:
+        raise unknown_name("track", track, tracks, "A track exists where a task folder exists.")
+    default = DEFAULT_TASKS.get(track)
+    return load_task(default if default in ids else next(i for i in ids if i.startswith(f"{track}/")))
+
+
+def check_backend(sandbox: object) -> None:
+    """Refuse anything that is neither a backend name nor a sandbox."""
+    if isinstance(sandbox, str):
+        one_of("sandbox backend", sandbox, ("auto", *backend_names()))
+    elif not isinstance(sandbox, Sandbox):
+        raise ConfigError(
+            "sandbox must be a backend name or an object with the Sandbox methods, got "
+            f"{type(sandbox).__name__}."
+        )
+
+
+def check_limits(limits: Limits | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Changed limits as a mapping, each value checked.
+
+    Raises:
+        ConfigError: On an unknown name or a value out of range.
+    """
+    if limits is None:
+        return {}
+    if isinstance(limits, Limits):
+        return limits.model_dump()
+    if not isinstance(limits, Mapping):
+        raise ConfigError(f"limits must be a Limits or a mapping, got {type(limits).__name__}.")
+    for name in limits:
+        one_of("limit", name, Limits.model_fields)
+    try:
+        checked = Limits.model_validate(dict(limits))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = first["loc"][0] if first["loc"] else "limits"
+        raise ConfigError(f"limits: {name}: {first['msg']}, got {first['input']!r}.") from error
+    return {name: getattr(checked, name) for name in limits}
+
+
+def check_distribution(value: object) -> Distribution | None:
+    """``"uniform"``, stage weights with normal names, or ``None``."""
+    if value is None or value == "uniform":
+        return None if value is None else "uniform"
+    if not isinstance(value, Mapping) or not value:
+        raise ConfigError(
+            f'distribution must be "uniform" or stage name -> weight, got {value!r}.'
+        )
+    weights: dict[str, float] = {}
+    for name, weight in value.items():
+        if not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
+            raise ConfigError(f"distribution: weight of {name} must be >= 0, got {weight!r}.")
+        weights[Stage.parse(name).name] = float(weight)
+    if not sum(weights.values()) > 0:
+        raise ConfigError("distribution: at least one weight must be above 0.")
+    return weights
+
+
+@dataclass(frozen=True)
+class ResetOptions:
+    """Checked options of one reset; ``None`` where not given."""
+
+    task: str | None = None
+    stage: Stage | None = None
+    outcome: str | None = None
+    state_id: str | None = None
+    index: int | None = None
+    size: str | None = None
+
+
+def make_options(options: Mapping[str, Any] | None) -> ResetOptions:
+    """Check ``reset(options=...)``.
+
+    Raises:
+        ConfigError: On an unknown key or a wrong value, with a did-you-mean.
+    """
+    if options is None:
+        return ResetOptions()
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"options must be a mapping, got {type(options).__name__}.")
+    for key in options:
+        one_of("reset option", key, OPTIONS)
+    index = options.get("index")
+    if index is not None and (not is_int(index) or not 0 <= index < MAX_INDEX):
+        raise ConfigError(f"index must be a whole number from 0 to 2**31 - 1, got {index!r}.")
+    stage = options.get("stage")
+    for key, known in (("outcome", OUTCOMES), ("size", SIZES)):
+        if options.get(key) is not None:
+            one_of(key, options[key], known)
+    for key in ("task", "state_id"):
+        value = options.get(key)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"Reset option {key} must be a string, got {type(value).__name__}.")
+    return ResetOptions(
+        task=options.get("task"),
+        stage=None if stage is None else Stage.parse(stage),
+        outcome=options.get("outcome"),
+        state_id=options.get("state_id"),
+        index=None if index is None else int(index),
+        size=options.get("size"),
+    )
+
+
+def one_of(kind: str, value: object, known: Iterable[str]) -> None:
+    """Raise the did-you-mean error unless ``value`` is one of ``known``."""
+    names = tuple(known)
+    if not isinstance(value, str) or value not in names:
+        raise unknown_name(kind, value, names)
+
+
+def is_int(value: object) -> bool:
+    """Whether ``value`` is a whole number (numpy's too) and no truth value."""
+    return hasattr(value, "__index__") and not isinstance(value, bool)

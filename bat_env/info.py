@@ -1,0 +1,103 @@
+"""What an episode tells besides observation and reward: ``info`` and the final result.
+
+Everything here is JSON-able, made of fresh objects, and equal for equal seeds and actions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bat_env.episode import Episode
+from bat_env.rubric.base import RubricResult
+from bat_env.stages import Stage
+from bat_env.trajectory import plain
+
+PRIVATE_KEYS: Final[frozenset[str]] = frozenset({"score", "items", "components", "result"})
+"""Keys of ``info`` for trainers only; agents and doors never see them during an episode."""
+
+
+def public_info(info: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of ``info`` that an agent may see: no score, item, component or result."""
+    return {key: value for key, value in info.items() if key not in PRIVATE_KEYS}
+
+
+def start_info(episode: Episode, index: int, digests: Mapping[str, str]) -> dict[str, Any]:
+    """The part of ``info`` that stays the same through an episode."""
+    return {
+        "task": episode.task,
+        "tier": episode.tier,
+        "split": episode.split,
+        "size": episode.size,
+        "stage": episode.focus.name,
+        "outcome": episode.outcome,
+        "state_id": episode.state_id,
+        "index": index,
+        **digests,
+    }
+
+
+def score_info(episode: Episode, rubric: RubricResult | None, score: float) -> dict[str, Any]:
+    """The part of a step's ``info`` that is for trainers only.
+
+    Args:
+        episode: The record.
+        rubric: The last evaluation, or ``None`` if there was none yet.
+        score: Episode score in [0, 1].
+
+    Returns:
+        ``score``; ``items``: item id -> [state, value]; ``components``: score parts; and, when the
+        episode is over and has a score, ``result``.
+    """
+    if rubric is None:
+        return {"score": score, "items": {}, "components": {}}
+    info: dict[str, Any] = {
+        "score": score,
+        "items": {verdict.item: [verdict.state, verdict.value] for verdict in rubric.verdicts},
+        "components": {
+            **plain(dict(rubric.components)),
+            "agentic": rubric.agentic,
+            "task": rubric.task,
+        },
+    }
+    if episode.status not in ("running", "invalid"):
+        info["result"] = final_result(episode, rubric, score)
+    return info
+
+
+def final_result(episode: Episode, rubric: RubricResult, score: float) -> dict[str, Any]:
+    """The final scores of an episode that has a score.
+
+    Args:
+        episode: The finished record.
+        rubric: The last evaluation.
+        score: Episode score in [0, 1]; 0 for a disqualified episode, whatever the rubric says.
+    """
+    out = episode.status == "disqualified"
+    grade = episode.evidence.grade
+    return {
+        "score": score,
+        "agentic": 0.0 if out else rubric.agentic,
+        "task": 0.0 if out and episode.focus is Stage.E2E else rubric.task,
+        "stages": {s.name: 0.0 if out else r.reward for s, r in sorted(rubric.stages.items())},
+        "task_ci95": None if out or grade is None else list(grade.ci95),
+        "secondary": {} if out or grade is None else plain(dict(grade.secondary)),
+        "false_claims": rubric.false_claims,
+        "status": episode.status,
+        "end_reason": episode.end_reason,
+        "turns": len(episode.turns),
+        "calls": len(episode.cells),
+        "errors": failures_of(episode),
+    }
+
+
+def failures_of(episode: Episode) -> dict[str, Any]:
+    """Counts of what went wrong, by kind: aggregates that may leave an evaluation."""
+    limits = Counter(c.result.limit for c in episode.cells if c.result.limit is not None)
+    return {
+        "invalid_actions": sum(not turn.valid for turn in episode.turns),
+        "failed_cells": sum(not cell.result.ok for cell in episode.cells),
+        "limits": dict(sorted(limits.items())),
+        "violations": dict(sorted(Counter(v.kind for v in episode.violations).items())),
+    }
