@@ -1,0 +1,225 @@
+"""Who may enter the bank: real episodes decide, and every refusal has a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from bat_env.bank.leakage import Scanner
+from bat_env.bank.replay import Replayer
+from bat_env.bank.state import DemoTurn, StageState, workspace_digest, workspace_manifest
+from bat_env.env import AutoMedEnv
+from bat_env.errors import BankError, SandboxError
+from bat_env.sandbox.base import FileTree
+from bat_env.stages import Stage
+from bat_env.tasks import Task
+from bat_env.tasks.scripts import ScriptCell
+from bat_env.tools import execute_call, submit_call
+
+MIN_ORACLE: Final = 0.8
+MIN_SEPARATION: Final = 0.2
+
+
+class Desk:
+    """A bank of candidates in memory: the environment starts from them before they are admitted."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[StageState, dict[str, bytes]]] = {}
+
+    def put(self, state: StageState, workspace: FileTree) -> StageState:
+        """Lay a candidate on the desk, alone; returns it with the id that it would have."""
+        import hashlib
+
+        named = state.model_copy(
+            update={"workspace": hashlib.sha256(workspace_manifest(workspace)).hexdigest()}
+        )
+        named = named.model_copy(update={"state_id": named.content_id()})
+        self._rows = {named.state_id: (named, dict(workspace))}
+        return named
+
+    def get(self, state_id: str) -> StageState:
+        """The candidate."""
+        return self._row(state_id)[0]
+
+    def workspace(self, state_id: str) -> dict[str, bytes]:
+        """Its workspace."""
+        return dict(self._row(state_id)[1])
+
+    def sample(self, rng: np.random.Generator, **query: Any) -> StageState:
+        """Candidates are never drawn."""
+        raise BankError("Candidates of a build are started by id, never drawn.")
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _row(self, state_id: str) -> tuple[StageState, dict[str, bytes]]:
+        if state_id not in self._rows:
+            raise BankError(f"No candidate {state_id!r} lies on the desk.")
+        return self._rows[state_id]
+
+
+@dataclass(frozen=True)
+class Played:
+    """A finished scripted episode.
+
+    Attributes:
+        score: Final score in [0, 1].
+        status: Of the episode: ``"submitted"`` unless a budget ran out or it was disqualified.
+        turns: What was seen and done.
+        workspace: The workspace just before hand-in; empty unless asked for.
+    """
+
+    score: float
+    status: str
+    turns: tuple[DemoTurn, ...]
+    workspace: dict[str, bytes]
+
+
+def play(
+    env: AutoMedEnv,
+    cells: Iterable[ScriptCell],
+    *,
+    seed: int,
+    options: Mapping[str, Any],
+    keep_workspace: bool = False,
+) -> Played:
+    """Play a script to its hand-in.
+
+    Raises:
+        SandboxError: If the episode is invalid: nothing may be concluded from it.
+    """
+    observation, info = env.reset(seed=seed, options=dict(options))
+    actions = [execute_call(cell.language, cell.code) for cell in cells] + [submit_call()]
+    turns: list[DemoTurn] = []
+    workspace: dict[str, bytes] = {}
+    for action in actions:
+        if keep_workspace and action is actions[-1]:
+            workspace = env.workspace()
+        turns.append(DemoTurn(observation=observation["text"], action=action))
+        observation, _, terminated, truncated, info = env.step(action)
+        if terminated or truncated:
+            break
+    score = info["score"] if "result" not in info else info["result"]["score"]
+    if score is None or info["status"] == "invalid":
+        raise SandboxError(f"The episode is invalid: {info.get('error')}. Run it again.")
+    return Played(float(score), str(info["status"]), tuple(turns), workspace)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A state that wants to enter.
+
+    Attributes:
+        state: Its row, without admission scores.
+        workspace: Its files.
+        transcript: How they came about.
+        check: Code of the check that must print something else once the fault is cured, or "".
+        cells: The replayed prefix, to be replayed again where that is asked.
+    """
+
+    state: StageState
+    workspace: dict[str, bytes]
+    transcript: tuple[Mapping[str, Any], ...]
+    check: str = ""
+    cells: Sequence[ScriptCell] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Admitted with scores, or refused for a reason (short, countable) with a detail."""
+
+    state: StageState | None
+    reason: str = ""
+    detail: str = ""
+
+
+def admit(
+    env: AutoMedEnv,
+    desk: Desk,
+    replayer: Replayer,
+    scanner: Scanner,
+    task: Task,
+    candidate: Candidate,
+    *,
+    replay_again: bool,
+) -> Verdict:
+    """Judge a candidate by playing it.
+
+    Args:
+        env: Reads ``desk`` as its bank.
+        desk: Takes the candidate.
+        replayer: Of the candidate's instance.
+        scanner: Of held-out material.
+        task: The candidate's task.
+        candidate: The state.
+        replay_again: Also replay the whole prefix and compare bytes.
+
+    Raises:
+        SandboxError: If the sandbox failed: no verdict, try again.
+    """
+    state = desk.put(candidate.state, candidate.workspace)
+    leaks = list(scanner.state(state, candidate.workspace, candidate.transcript))
+    if leaks:
+        return Verdict(None, "leakage", "; ".join(str(leak) for leak in leaks[:4]))
+    if replay_again:
+        second = replayer.run(candidate.cells, fresh=True).workspace
+        if workspace_digest(second) != workspace_digest(candidate.workspace):
+            return Verdict(None, "replay differs", _difference(second, candidate.workspace))
+    if state.outcome == "recovery" and not state.exposed:
+        return Verdict(None, "check exposes nothing", state.fault)
+    options = {"state_id": state.state_id}
+    seed = int(state.state_id[:8], 16)
+
+    start = play(env, (), seed=seed, options=options)
+    if start.score != 0.0:
+        return Verdict(None, "score at start is not 0", f"{start.score:.3f}")
+    oracle = play(
+        env,
+        task.script(focus=state.focus, tier=state.tier, outcome=state.outcome),
+        seed=seed,
+        options=options,
+        keep_workspace=bool(candidate.check),
+    )
+    if oracle.status != "submitted":
+        return Verdict(None, "oracle does not finish", oracle.status)
+    if oracle.score < MIN_ORACLE:
+        return Verdict(None, "oracle below .8", f"{oracle.score:.3f}")
+    if candidate.check and state.outcome == "recovery":
+        after = replayer.check(candidate.check, oracle.workspace)
+        if after == state.exposed:
+            return Verdict(None, "oracle does not cure", after)
+    naive = play(
+        env,
+        task.script(
+            task.naive_choices, focus=state.focus, tier=state.tier, outcome=state.outcome
+        ),
+        seed=seed,
+        options=options,
+    )
+    if naive.score > oracle.score - MIN_SEPARATION:
+        return Verdict(
+            None, "naive does not separate", f"oracle {oracle.score:.3f}, naive {naive.score:.3f}"
+        )
+    scores = {"start": start.score, "oracle": oracle.score, "naive": naive.score}
+    return Verdict(state.model_copy(update={"admission": scores}))
+
+
+def relevant(task: Task, focus: Stage, tier: str, outcome: str | None) -> tuple[str, ...]:
+    """Decisions that change the script of a focus, in order."""
+    base = task.script(focus=focus, tier=tier, outcome=outcome)
+    return tuple(
+        decision.id
+        for decision in task.decisions
+        if any(
+            task.script({decision.id: option}, focus=focus, tier=tier, outcome=outcome) != base
+            for option in decision.options[1:]
+        )
+    )
+
+
+def _difference(one: FileTree, two: FileTree) -> str:
+    paths = sorted({*one, *two})
+    return ", ".join([p for p in paths if one.get(p) != two.get(p)][:6])

@@ -1,0 +1,132 @@
+"""Replaying the start of a script in a real sandbox, and keeping what it leaves behind."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bat_env.sandbox import SandboxPool
+from bat_env.sandbox.base import Cell, CellResult, Sandbox
+from bat_env.stages import Stage
+from bat_env.tasks import Task, stage_files
+from bat_env.tasks.instance import Instance
+from bat_env.tasks.scripts import ScriptCell
+
+_EXPOSED_CHARS: Final = 1200
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What a replayed prefix leaves.
+
+    Attributes:
+        workspace: Workspace-relative path -> content, without what staging lays down anyway.
+        transcript: One JSON-able record a cell.
+    """
+
+    workspace: dict[str, bytes]
+    transcript: tuple[dict[str, Any], ...]
+
+
+class Replayer:
+    """Replays prefixes on one instance; equal beginnings run once.
+
+    A snapshot is kept after each stage, so that states of later stages and other faults go on from
+    there. Not thread-safe: one worker, one instance.
+
+    Args:
+        pool: Where sandboxes come from.
+        task, instance, tier: What is replayed.
+    """
+
+    def __init__(self, pool: SandboxPool, task: Task, instance: Instance, tier: str) -> None:
+        self._pool = pool
+        self._task = task
+        self._instance = instance
+        # The data and the model are the same for every focus; only the granted skills differ.
+        self._files = stage_files(task, instance, tier, Stage.E2E)
+        self._laid = {
+            path.removeprefix("workspace/"): data
+            for path, data in self._files.items()
+            if path.startswith("workspace/")
+        }
+        self._timeout_s = task.spec.budgets.cell_timeout_s
+        self._known: dict[tuple[ScriptCell, ...], Prefix] = {}
+
+    def run(self, cells: Sequence[ScriptCell], *, fresh: bool = False) -> Prefix:
+        """Run cells from an empty workspace.
+
+        Args:
+            cells: In order.
+            fresh: Ignore what is known and run everything in one go, to compare.
+
+        Raises:
+            SandboxError: If the sandbox failed.
+        """
+        wanted = tuple(cells)
+        done = len(wanted)
+        while done and (fresh or wanted[:done] not in self._known):
+            done -= 1
+        start = self._known.get(wanted[:done]) if done else None
+        prefix = Prefix({}, ()) if start is None else start
+        if done == len(wanted):
+            return prefix
+        with self._pool.lease() as sandbox:
+            sandbox.reset(self._tree(prefix.workspace))
+            transcript = list(prefix.transcript)
+            for position in range(done, len(wanted)):
+                cell = wanted[position]
+                result = sandbox.run(
+                    Cell(cell.language, cell.code, self._seed(position)), self._timeout_s
+                )
+                transcript.append(_record(cell, result))
+                last = position + 1 == len(wanted)
+                if last or wanted[position + 1].stage is not cell.stage:
+                    prefix = Prefix(self._snapshot(sandbox), tuple(transcript))
+                    if not fresh:
+                        self._known[wanted[: position + 1]] = prefix
+        return prefix
+
+    def check(self, code: str, workspace: dict[str, bytes]) -> str:
+        """What a mistake's check prints in a workspace, clipped; empty if it prints nothing.
+
+        Raises:
+            SandboxError: If the sandbox failed.
+        """
+        with self._pool.lease() as sandbox:
+            sandbox.reset(self._tree(workspace))
+            result = sandbox.run(Cell("python", code, self._seed(-1)), self._timeout_s)
+        text = "\n".join(part for part in (result.stdout.strip(), result.stderr.strip()) if part)
+        if len(text) <= _EXPOSED_CHARS:
+            return text
+        half = _EXPOSED_CHARS // 2
+        cut = len(text) - 2 * half
+        return f"{text[:half]}\n[{cut} characters cut]\n{text[-half:]}"
+
+    def _tree(self, workspace: dict[str, bytes]) -> dict[str, bytes]:
+        return {f"workspace/{path}": data for path, data in workspace.items()} | dict(self._files)
+
+    def _snapshot(self, sandbox: Sandbox) -> dict[str, bytes]:
+        return {
+            path: data
+            for path, data in sandbox.snapshot().items()
+            if self._laid.get(path) != data
+        }
+
+    def _seed(self, position: int) -> int:
+        text = f"replay {self._instance.seed} {position}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
+
+
+def _record(cell: ScriptCell, result: CellResult) -> dict[str, Any]:
+    return {
+        "stage": cell.stage.name,
+        "language": cell.language,
+        "code": cell.code,
+        "exit_code": result.exit_code,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "limit": result.limit,
+    }
