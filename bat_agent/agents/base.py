@@ -1,0 +1,115 @@
+"""What an agent is, and how one is found by name.
+
+Agents get tools, only infrastructure gets ``reset`` and ``step``: an agent is told the reset
+observation and the public part of ``info``, and afterwards sees observations only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+
+from bat_env.errors import CheckpointError, ConfigError, unknown_name
+
+ToolCall: TypeAlias = dict[str, Any]
+"""``{"name": ..., "arguments": {...}}``."""
+
+GROUP: Final = "bat_agent.agents"
+"""Entry-point group: a callable without arguments that gives a new :class:`Agent`."""
+
+BUILT_IN: Final[Mapping[str, str]] = {
+    "nop": "bat_agent.agents.scripted:NopAgent",
+    "naive": "bat_agent.agents.scripted:NaiveAgent",
+    "oracle": "bat_agent.agents.scripted:OracleAgent",
+}
+
+
+@runtime_checkable
+class Agent(Protocol):
+    """Plays one episode at a time."""
+
+    def reset(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> None:
+        """Begin an episode.
+
+        Args:
+            observation: ``{"stage": int, "text": str}``; the text is the whole brief.
+            info: Public keys only: no score, no items, no result.
+        """
+        ...
+
+    def act(self, observation: Mapping[str, Any]) -> ToolCall:
+        """The next tool call, given the latest observation."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSource:
+    """Where agents of one kind come from.
+
+    Attributes:
+        name: For tables and files.
+        make: Gives a new agent, one per running episode; ``None`` for a policy checkpoint, which
+            plays in batched waves instead.
+        checkpoint: Folder of the policy, or ``None``.
+    """
+
+    name: str
+    make: Callable[[], Agent] | None = None
+    checkpoint: Path | None = None
+
+
+def agent_names() -> tuple[str, ...]:
+    """Names that :func:`load_agent` knows, without checkpoint folders."""
+    return tuple(sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))}))
+
+
+def load_agent(name: str | Path) -> AgentSource:
+    """Find an agent by name, or a policy by its checkpoint folder or run folder.
+
+    Raises:
+        UnknownNameError: If ``name`` is neither; the message suggests the nearest names.
+        CheckpointError: If it is a folder without a policy.
+        ConfigError: If an agent's package cannot be imported.
+    """
+    text = str(name)
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    for built_in, target in BUILT_IN.items():
+        # A checkout that is not installed has no entry points of its own.
+        points.setdefault(built_in, EntryPoint(built_in, target, GROUP))
+    if text in points:
+        try:
+            return AgentSource(text, make=points[text].load())
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"Agent {text!r} ({points[text].value}) cannot be loaded: {error}. "
+                "Install the package that provides it."
+            ) from error
+    folder = Path(text)
+    if folder.is_dir():
+        return AgentSource(folder.name, checkpoint=_checkpoint(folder))
+    raise unknown_name("agent", text, points, "A folder of a policy checkpoint works too.")
+
+
+def _checkpoint(folder: Path) -> Path:
+    """``folder`` if it is a checkpoint, else the best one of the run in it."""
+    if (folder / "bat.json").is_file():
+        return folder
+    state = folder / "state.json"
+    if state.is_file():
+        try:
+            best = json.loads(state.read_text(encoding="utf-8"))["best"]["path"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"Expected the best checkpoint's path in {state}, came {error!r}. The run has not "
+                "reached a checkpoint yet, or the file is damaged."
+            ) from None
+        checkpoint = folder / str(best)
+        if (checkpoint / "bat.json").is_file():
+            return checkpoint
+    raise CheckpointError(
+        f"Expected a policy checkpoint (a folder with bat.json) in {folder}, there is none."
+    )

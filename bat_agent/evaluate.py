@@ -1,0 +1,291 @@
+"""Held-out evaluation: which frozen instances, played by whom, scored how.
+
+Repeat *r* of a task is its *r*-th frozen held-out instance, for every agent, with the same episode
+seed: two evaluations of one target pair instance by instance.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from bat_agent.agents.base import AgentSource, load_agent
+from bat_agent.evaluation import CellScore, Evaluation, classify
+from bat_agent.files import derived_seed, digest_of
+from bat_agent.rollout import EnvPool, EpisodeResult, ResetSpec, run_agent
+from bat_env.errors import ConfigError
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""``(done, total)`` episodes."""
+
+ATTEMPTS: Final = 3
+"""Times that a cell without a score is tried in all."""
+
+FULL_SUITE: Final = "lite"
+"""The suite whose frozen full-size instances ``task=`` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One cell to evaluate."""
+
+    task: str
+    size: str
+    index: int
+    repeat: int
+
+    @property
+    def track(self) -> str:
+        """First part of the task id."""
+        return self.task.split("/", 1)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is evaluated: a suite or a task, by its frozen instances."""
+
+    name: str
+    digest: str
+    targets: tuple[Target, ...]
+
+
+def plan_targets(
+    *, suite: str | None = None, task: str | None = None, repeats: int | None = None
+) -> Plan:
+    """The cells of a suite, or of one task at full size.
+
+    Args:
+        suite: Name of a frozen suite.
+        task: Task id or name; its instances are those of the full-size suite.
+        repeats: The first so many instances of each task; all of them if ``None``.
+
+    Raises:
+        ConfigError: If not exactly one of suite and task is given, or fewer instances are frozen
+            than ``repeats`` asks for.
+        UnknownNameError: If there is no such suite or task.
+    """
+    from bat_env.tasks import load_suite, load_task
+
+    if (suite is None) == (task is None):
+        raise ConfigError("Expected exactly one of suite and task; give --suite or --task.")
+    if repeats is not None and repeats < 1:
+        raise ConfigError(f"Expected at least 1 repeat, came {repeats}.")
+    wanted = load_task(task).spec.id if task is not None else None
+    manifest = load_suite(suite if suite is not None else FULL_SUITE)
+    by_task: dict[str, list[Target]] = {}
+    for entry in manifest.entries:
+        if wanted is None or entry.task == wanted:
+            row = by_task.setdefault(entry.task, [])
+            row.append(Target(entry.task, entry.size, entry.index, len(row)))
+    if wanted is not None and not by_task:
+        # A task that no suite has frozen: its own held-out namespace, from the beginning.
+        by_task[wanted] = [Target(wanted, "full", i, i) for i in range(repeats or 1)]
+    for name, row in by_task.items():
+        if repeats is not None and repeats > len(row):
+            raise ConfigError(
+                f"Expected at most {len(row)} repeats, came {repeats}: {name} has only "
+                f"{len(row)} frozen held-out instances in {manifest.name!r}."
+            )
+    targets = tuple(t for row in by_task.values() for t in row[:repeats])
+    if wanted is None:
+        return Plan(manifest.name, manifest.digest, targets)
+    return Plan(wanted, digest_of([manifest.digest, wanted]), targets)
+
+
+def evaluate(
+    agent: str | Path | AgentSource,
+    *,
+    suite: str | None = None,
+    task: str | None = None,
+    repeats: int | None = None,
+    temperature: float = 0.7,
+    greedy: bool = False,
+    tier: str = "lite",
+    workers: int = 2,
+    max_live: int = 16,
+    sandbox: str = "auto",
+    seed: int = 0,
+    trajectory_dir: Path | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Play an agent on a held-out suite or task.
+
+    Args:
+        agent: Name, checkpoint folder, or what :func:`load_agent` gave.
+        suite: Name of a frozen suite; or
+        task: a task, at full size.
+        repeats: Instances of each task; all frozen ones if ``None``.
+        temperature: Sampling temperature of a policy; scripts ignore it.
+        greedy: Whether a policy takes its most likely token instead.
+        tier: Brief and skills that are granted.
+        workers: Parallel episodes of a scripted agent.
+        max_live: Parallel episodes of a policy.
+        sandbox: Backend, or ``"auto"``.
+        seed: Of the sampling.
+        trajectory_dir: Where to write the episodes, or ``None``.
+        progress: Called after each episode.
+
+    Returns:
+        The evaluation. A cell that infrastructure failed is played again; after the last attempt
+        it stays without a score and is counted in ``invalid``.
+
+    Raises:
+        ConfigError: If the request cannot work.
+        UnknownNameError: If agent, suite, task or tier does not exist.
+        CheckpointError: If a checkpoint is damaged.
+    """
+    from bat_env.sandbox import resolve_backend
+
+    plan = plan_targets(suite=suite, task=task, repeats=repeats)
+    source = agent if isinstance(agent, AgentSource) else load_agent(agent)
+    backend = resolve_backend(sandbox)
+    started = time.monotonic()
+    specs = [reset_spec(plan, t, tier=tier, sandbox=backend) for t in plan.targets]
+    play, checkpoint = _player(
+        source,
+        temperature=0.0 if greedy else temperature,
+        seed=seed,
+        workers=workers,
+        max_live=max_live,
+        trajectory_dir=trajectory_dir,
+    )
+    results: dict[int, EpisodeResult] = {}
+    attempts: dict[int, int] = dict.fromkeys(range(len(specs)), 0)
+    for _ in range(ATTEMPTS):
+        missing = [i for i in range(len(specs)) if i not in results or not _scored(results[i])]
+        if not missing:
+            break
+        offset = len(specs) - len(missing)
+
+        def report(done: int, total: int, _: EpisodeResult, offset: int = offset) -> None:
+            if progress is not None:
+                progress(offset + done, offset + total)
+
+        played = play(missing, [specs[i] for i in missing], report)
+        for i, result in zip(missing, played, strict=True):
+            results[i] = result
+            attempts[i] += 1
+    return Evaluation(
+        agent=source.name,
+        checkpoint=checkpoint,
+        target=plan.name,
+        target_digest=plan.digest,
+        settings={
+            "tier": tier,
+            "backend": backend,
+            "seed": seed,
+            # Scripts sample nothing: their cells pair with either way of a policy.
+            **({"temperature": 0.0 if greedy else temperature} if source.checkpoint else {}),
+        },
+        cells=tuple(
+            _cell(t, s.seed, results[i], attempts[i])
+            for i, (t, s) in enumerate(zip(plan.targets, specs, strict=True))
+        ),
+        seconds=time.monotonic() - started,
+    )
+
+
+def reset_spec(plan: Plan, target: Target, *, tier: str, sandbox: str) -> ResetSpec:
+    """How the episode of one cell starts; the same for every agent."""
+    return ResetSpec(
+        env_id=f"bat_env:AutoMed-{target.track.title()}-v0",
+        seed=derived_seed("evaluation", plan.digest, target.task, target.index),
+        options={"task": target.task, "index": target.index, "size": target.size},
+        env_kwargs={"split": "heldout", "tier": tier, "size": target.size, "sandbox": sandbox},
+    )
+
+
+_Play: TypeAlias = Callable[
+    [Sequence[int], Sequence[ResetSpec], Callable[[int, int, EpisodeResult], None]],
+    list[EpisodeResult],
+]
+
+
+def _player(
+    source: AgentSource,
+    *,
+    temperature: float,
+    seed: int,
+    workers: int,
+    max_live: int,
+    trajectory_dir: Path | None,
+) -> tuple[_Play, str]:
+    """What plays specifications for ``source``, and the digest of its weights."""
+    if source.make is not None:
+        make = source.make
+
+        def play_agent(
+            ids: Sequence[int], specs: Sequence[ResetSpec], report: Any
+        ) -> list[EpisodeResult]:
+            return run_agent(
+                make, specs, workers=workers, trajectory_dir=trajectory_dir, progress=report
+            )
+
+        return play_agent, ""
+    # Torch is loaded only where a policy plays.
+    from bat_agent.policy.checkpoint import load_policy
+    from bat_agent.rollout.episodes import trajectory_kwargs
+    from bat_agent.rollout.waves import run_rows
+
+    if source.checkpoint is None:
+        raise ConfigError(f"Agent {source.name!r} has neither a constructor nor a checkpoint.")
+    policy = load_policy(source.checkpoint)
+
+    def play_policy(
+        ids: Sequence[int], specs: Sequence[ResetSpec], report: Any
+    ) -> list[EpisodeResult]:
+        pool = EnvPool(trajectory_kwargs(trajectory_dir))
+        try:
+            # Row ids keep an instance's sampling seed, also when only some cells are played again.
+            rows = run_rows(
+                policy.sampler(),
+                policy.codec,
+                specs,
+                limits=policy.limits,
+                temperature=temperature,
+                seed=(seed,),
+                row_ids=ids,
+                max_live=max_live,
+                pool=pool,
+                progress=report,
+            )
+        finally:
+            pool.close()
+        return [row.episode for row in rows]
+
+    return play_policy, str(policy.meta.get("weights_digest", policy.digest))
+
+
+def _scored(result: EpisodeResult) -> bool:
+    """Whether an episode has a score; null evidence counts as none."""
+    return (
+        result.reward is not None
+        and result.result is not None
+        and result.result.get("score") is not None
+    )
+
+
+def _cell(target: Target, seed: int, result: EpisodeResult, attempts: int) -> CellScore:
+    values: Mapping[str, Any] = (result.result or {}) if _scored(result) else {}
+    return CellScore(
+        task=target.task,
+        track=target.track,
+        index=target.index,
+        repeat=target.repeat,
+        seed=seed,
+        status=result.status if values else "invalid",
+        overall=values.get("score"),
+        agentic=values.get("agentic"),
+        task_score=values.get("task"),
+        stages=dict(values.get("stages") or {}),
+        failure=classify(result.status, values or None),
+        turns=result.turns,
+        tokens=result.tokens,
+        seconds=result.seconds,
+        cost=result.cost,
+        attempts=attempts,
+        trajectory=Path(result.trajectory).name if result.trajectory else "",
+    )
