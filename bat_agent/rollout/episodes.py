@@ -1,6 +1,6 @@
 """Episodes, many at once: reset specifications, environments to reuse, and results.
 
-:func:`run_agent` plays any agent in threads; :mod:`bat_agent.waves` plays a token policy in batched
+:func:`run_agent` plays any agent in threads; :mod:`bat_agent.rollout.waves` plays a token policy in batched
 waves. Both return an :class:`EpisodeResult` per specification, in order.
 """
 
@@ -234,7 +234,7 @@ def run_agent(
     Returns:
         Results in the order of ``specs``.
     """
-    pool = EnvPool(_trajectory_kwargs(trajectory_dir))
+    pool = EnvPool(trajectory_kwargs(trajectory_dir))
     lock = threading.Lock()
     done = 0
 
@@ -292,5 +292,6 @@ def _now(value: Any) -> Any:
     return asyncio.run(value) if inspect.iscoroutine(value) else value
 
 
-def _trajectory_kwargs(trajectory_dir: str | Path | None) -> dict[str, Any]:
+def trajectory_kwargs(trajectory_dir: str | Path | None) -> dict[str, Any]:
+    """Constructor arguments that make environments write trajectories."""
     return {} if trajectory_dir is None else {"trajectory_dir": str(trajectory_dir)}

@@ -16,7 +16,7 @@ from typing import Any
 
 from bat_agent.policy.codec import Codec
 from bat_agent.policy.sampling import SampledTurn, Sampler, TurnRequest
-from bat_agent.rollout import (
+from bat_agent.rollout.episodes import (
     ATTEMPTS,
     INFRASTRUCTURE,
     EnvPool,
@@ -24,10 +24,10 @@ from bat_agent.rollout import (
     GroupMismatchError,
     Progress,
     ResetSpec,
-    _trajectory_kwargs,
     failed,
     finish,
     public_info,
+    trajectory_kwargs,
     trajectory_path,
 )
 from bat_env.errors import ConfigError
@@ -185,7 +185,7 @@ def run_policy(
         stats: Filled in, if given.
         env_threads: Threads for blocking environment calls.
     """
-    pool = EnvPool(_trajectory_kwargs(trajectory_dir))
+    pool = EnvPool(trajectory_kwargs(trajectory_dir))
     try:
         return run_rows(
             policy.sampler(),
@@ -226,6 +226,7 @@ class _Runner:
         self.rows: dict[int, RolloutRow] = {}
         self.live: list[_Live] = []
         self.groups: dict[str, tuple[Any, ...]] = {}
+        self.open: dict[int, Any] = {}
 
     def run(self, max_live: int) -> list[RolloutRow]:
         queue = [(i, 1) for i in range(len(self.specs))]
@@ -245,9 +246,9 @@ class _Runner:
 
     def abandon(self) -> None:
         """Close what is still open when a run ends early."""
-        for live in self.live:
-            self.pool.discard(live.env)
-        self.live = []
+        for env in self.open.values():
+            self.pool.discard(env)
+        self.open, self.live = {}, []
 
     def _each(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         began = time.perf_counter()
@@ -261,7 +262,7 @@ class _Runner:
         row = RolloutRow(EpisodeResult(spec, None, None, "running"))
         live = _Live(index, spec, attempt, None, row, began=time.perf_counter())
         try:
-            live.env = self.pool.acquire(spec)
+            live.env = self.open[id(live)] = self.pool.acquire(spec)
             observation, info = live.env.reset(seed=spec.seed, options=dict(spec.options))
         except INFRASTRUCTURE as error:
             self._fail(live, error)
@@ -376,6 +377,7 @@ class _Runner:
             if not live.over:
                 keep.append(live)
                 continue
+            self.open.pop(id(live), None)
             episode = live.row.episode
             if episode.reward is not None:
                 self.pool.release(live.spec, live.env)

@@ -1,0 +1,280 @@
+"""Cold start: supervised fine-tuning on scripted demonstrations of the Stage Bank.
+
+A training row is a whole episode with loss on every response. Under a causal mask that is the same
+as one row per response (history, next response) with loss on that response alone, at the price of
+one forward instead of one per response. Observations and the brief never carry loss.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bat_agent.policy.checkpoint import load_policy, save_checkpoint
+from bat_agent.policy.codec import Codec, make_codec
+from bat_agent.presets import Preset, load_preset
+from bat_agent.training import (
+    RunCallback,
+    StepProgress,
+    claim_run,
+    common_arguments,
+    finished,
+    last_sealed,
+    limits_of,
+    prepare_process,
+    processes,
+    save_final,
+)
+from bat_env.errors import BankError
+from bat_env.stages import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class SftRow:
+    """One episode: ``labels`` equals ``input_ids`` on response tokens and is -100 elsewhere."""
+
+    input_ids: list[int]
+    labels: list[int]
+    responses: int
+    source: str
+
+
+def build_row(demo: Any, codec: Codec, max_tokens: int) -> tuple[SftRow | None, int]:
+    """Turn a demonstration into a row.
+
+    A response that does not fit with its whole history is rejected, never clipped; as history only
+    grows, all responses after it are rejected too.
+
+    Args:
+        demo: A :class:`bat_env.bank.Demonstration`.
+        codec: Renders it.
+        max_tokens: Longest row.
+
+    Returns:
+        The row (``None`` if not even the first response fits) and the number of rejected responses.
+    """
+    first = {"stage": int(Stage.parse(demo.focus)), "text": demo.turns[0].observation}
+    ids = codec.prompt_ids(first, {})
+    labels = [-100] * len(ids)
+    kept = 0
+    for i, turn in enumerate(demo.turns):
+        between = codec.observation_ids(turn.observation) if i else []
+        response = codec.action_ids(turn.action)
+        if len(ids) + len(between) + len(response) > max_tokens:
+            break
+        ids = [*ids, *between, *response]
+        labels = [*labels, *[-100] * len(between), *response]
+        kept += 1
+    rejected = len(demo.turns) - kept
+    row = SftRow(ids, labels, kept, demo.source_trajectory) if kept else None
+    return row, rejected
+
+
+def split_rows(rows: Iterable[SftRow], share: float, seed: int) -> tuple[list[SftRow], list[SftRow]]:
+    """Split into training and validation rows; slices of one trajectory stay on one side."""
+    train, validation = [], []
+    for row in rows:
+        digest = hashlib.blake2b(f"{seed}/{row.source}".encode(), digest_size=8).digest()
+        side = validation if int.from_bytes(digest, "big") < share * 2**64 else train
+        side.append(row)
+    return train, validation
+
+
+def tokenizer_texts(demos: Iterable[Any], briefs: Iterable[str]) -> Iterable[str]:
+    """Training-namespace texts that a tokenizer made on the spot should know."""
+    for demo in demos:
+        for turn in demo.turns:
+            yield turn.observation
+            if "code" in turn.action["arguments"]:
+                yield turn.action["arguments"]["code"] + "\n"
+    yield from briefs
+
+
+def train_sft(
+    bank_path: str | Path,
+    out_dir: str | Path,
+    preset: str | Path | Preset,
+    *,
+    seed: int = 0,
+    query: Mapping[str, Any] | None = None,
+    resume: bool = True,
+    progress: StepProgress | None = None,
+) -> Path:
+    """Train the cold-start policy. Killed anywhere, a second call continues it.
+
+    Args:
+        bank_path: The Stage Bank.
+        out_dir: Folder of the run.
+        preset: Recipe.
+        seed: Seeds weights, split and order.
+        query: Which demonstrations to use (task, size, focus, ...); default all.
+        resume: ``False`` replaces an earlier run in ``out_dir``.
+        progress: Called after each step.
+
+    Returns:
+        The final checkpoint.
+
+    Raises:
+        BankError: If no demonstration is usable.
+        CheckpointError: If ``out_dir`` holds another run.
+    """
+    preset, out = load_preset(preset), Path(out_dir)
+    prepare_process(preset)
+    from bat_env.bank import Bank
+
+    with Bank.open(bank_path) as bank:
+        demos = list(bank.demonstrations(**(query or {})))
+        briefs = [state.brief for state in bank.query()]
+        data_digest = bank.demonstrations_digest()
+    if not demos:
+        raise BankError(
+            f"Expected demonstrations in the bank {bank_path} for {dict(query or {})}, found none. "
+            "Run `bat-env bank build`."
+        )
+    claim_run(
+        out,
+        {
+            "kind": "sft",
+            "seed": seed,
+            "query": dict(query or {}),
+            "demonstrations": data_digest,
+            "preset": preset.model_dump(mode="json"),
+        },
+        resume=resume,
+    )
+    done = finished(out)
+    if done is not None:
+        return done
+    base = _base(out, preset, seed, lambda: tokenizer_texts(demos, briefs))
+    return _train(out, base, demos, preset, seed, progress)
+
+
+def _base(out: Path, preset: Preset, seed: int, texts: Any) -> Path:
+    """The checkpoint that SFT starts from, made once per run."""
+    from bat_agent.policy.checkpoint import is_whole
+
+    base = out / "base"
+    if is_whole(base):
+        return base
+    if preset.model.tiny is not None:
+        from bat_agent.policy.tiny import build_model, train_tokenizer
+
+        tokenizer = train_tokenizer(texts(), preset.model.tiny)
+        model = build_model(tokenizer, preset.model.tiny, seed=seed)
+    else:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(preset.model.pretrained)
+        model = AutoModelForCausalLM.from_pretrained(
+            preset.model.pretrained, dtype=preset.model.dtype
+        )
+
+    def write(folder: Path) -> None:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return save_checkpoint(
+        base,
+        write,
+        codec=preset.model.codec,
+        limits=limits_of(preset),
+        extra={"preset": preset.name, "dtype": preset.model.dtype},
+    )
+
+
+def with_adapter(model: Any, preset: Preset) -> Any:
+    """Wrap ``model`` in fresh LoRA adapters if the preset asks for them."""
+    lora = preset.model.lora
+    if lora is None or hasattr(model, "peft_config"):
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    targets = lora.target_modules
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, config)
+
+
+def _train(
+    out: Path,
+    base: Path,
+    demos: list[Any],
+    preset: Preset,
+    seed: int,
+    progress: StepProgress | None,
+) -> Path:
+    import torch
+    from datasets import Dataset
+    from transformers import set_seed
+    from trl import SFTConfig, SFTTrainer
+
+    settings = preset.sft
+    policy = load_policy(base, trainable=True)
+    codec = make_codec(preset.model.codec, policy.tokenizer)
+    built = [build_row(demo, codec, settings.max_row_tokens) for demo in demos]
+    rejected = sum(n for _, n in built)
+    rows = [row for row, _ in built if row is not None]
+    train, validation = split_rows(rows, settings.validation_share, seed)
+    if not train:
+        raise BankError(
+            f"No demonstration fits {settings.max_row_tokens} tokens ({rejected} responses "
+            "rejected). Raise sft.max_row_tokens."
+        )
+    set_seed(seed)
+    model = with_adapter(policy.model, preset)
+    model.train()
+    accumulate = max(1, settings.batch_rows // (settings.micro_batch_rows * processes()))
+    arguments = SFTConfig(
+        **common_arguments(preset, out, steps=settings.steps, seed=seed),
+        per_device_train_batch_size=settings.micro_batch_rows,
+        per_device_eval_batch_size=settings.micro_batch_rows,
+        gradient_accumulation_steps=accumulate,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type=settings.schedule,
+        warmup_steps=int(settings.warmup_share * settings.steps),
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        save_steps=settings.save_every_steps,
+        save_total_limit=2,
+        max_length=None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+    )
+
+    def dataset(part: list[SftRow]) -> Any:
+        return Dataset.from_dict(
+            {"input_ids": [r.input_ids for r in part], "labels": [r.labels for r in part]}
+        )
+
+    callback = RunCallback(out, preset, str(policy.meta["digest"]), progress)
+    trainer = SFTTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=dataset(train),
+        eval_dataset=dataset(validation) if validation else None,
+        processing_class=policy.tokenizer,
+        callbacks=[callback],
+    )
+    sealed = last_sealed(out)
+    trainer.train(resume_from_checkpoint=None if sealed is None else str(sealed))
+    with torch.no_grad():
+        loss = trainer.evaluate()["eval_loss"] if validation else None
+    facts = {
+        "rows": len(train),
+        "validation_rows": len(validation),
+        "responses": sum(r.responses for r in rows),
+        "rejected_responses": rejected,
+        "validation_loss": loss,
+        "longest_row_tokens": max(len(r.input_ids) for r in rows),
+    }
+    if trainer.is_world_process_zero():
+        (out / "sft.json").write_text(json.dumps({"schema_version": 1, **facts}, indent=1))
+    return save_final(out, trainer, preset, str(policy.meta["digest"]), {"sft": facts})
