@@ -1,0 +1,216 @@
+"""The :class:`Grader`: task outputs in, scores and host-measured properties out."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bat_env.episode import GradeResult
+from bat_env.errors import GraderError
+from bat_env.grader.client import ChildCrash, ServerProcess, shared_server
+from bat_env.tasks.instance import Instance
+from bat_env.tasks.spec import TaskSpec
+
+MAX_PREVIEW_SIDE: Final[int] = 2048
+
+
+class HasSpec(Protocol):
+    """A task, as far as grading is concerned."""
+
+    @property
+    def spec(self) -> TaskSpec:
+        """The task's description."""
+
+
+class Grader:
+    """Grades outputs in confined children of one warm server. Thread-safe.
+
+    Args:
+        server: The server to use; the host process's own by default.
+    """
+
+    def __init__(self, server: ServerProcess | None = None) -> None:
+        self._server = server or shared_server()
+
+    def grade(self, task: HasSpec, instance: Instance, files: Mapping[str, bytes]) -> GradeResult:
+        """Grade all cases of an instance.
+
+        Args:
+            task: The task.
+            instance: The instance with its private truth.
+            files: Workspace path -> bytes; other files than outputs are ignored.
+
+        Returns:
+            Score and per-case facts. A missing, unreadable, or wrong-geometry case scores 0.
+
+        Raises:
+            GraderError: If grading failed for a reason that is not in the files.
+        """
+        spec = task.spec
+        outputs = {c: files.get(spec.output.path.format(case=c)) for c in instance.cases}
+        try:
+            rows = self._rows(spec, instance, outputs)
+        except ChildCrash:
+            # One hostile file must not cost the others: find it, one child a case.
+            rows = {}
+            for case, data in outputs.items():
+                try:
+                    rows.update(self._rows(spec, instance, {case: data}))
+                except ChildCrash as error:
+                    rows.update(self._rows(spec, instance, {case: None}))
+                    rows[case][1]["message"] = f"unreadable: {error}"
+        total = self._request(
+            {"op": "aggregate", "cases": {c: r[0] for c, r in rows.items()}}, spec
+        )
+        return _result(total["total"], rows)
+
+    def inspect(self, task: HasSpec, instance: Instance, case: str, data: bytes) -> dict[str, Any]:
+        """Properties of one output of a case (the probe case included), and its score.
+
+        Returns:
+            ``readable``, ``valid``, ``message``; where readable also ``shape``, ``shape_ok``,
+            ``affine_ok``, ``dtype``, ``labels``, ``volumes_ml``, ``quantity``, ``case_score``.
+
+        Raises:
+            GraderError: If the grader failed, or ``case`` is not a case of the instance.
+        """
+        try:
+            score, properties = self._rows(task.spec, instance, {case: data})[case]
+        except ChildCrash as error:
+            return {"readable": False, "valid": False, "message": f"unreadable: {error}"}
+        return {**properties, "case_score": _unit(score.get("score"))}
+
+    def agreement(self, task: HasSpec, a: bytes, b: bytes) -> float:
+        """Agreement of two outputs of one case in [0, 1] (mean Dice over labels for seg)."""
+        try:
+            reply, _ = self._server.request(_header("agreement", task.spec), [a, b])
+        except ChildCrash:
+            return 0.0
+        return _unit(reply.get("agreement"))
+
+    def image(self, data: bytes) -> dict[str, Any]:
+        """Decode a PNG: ``readable``, ``message`` or ``width``, ``height``, ``colours``."""
+        try:
+            return self._server.request({"op": "image"}, [data])[0]
+        except ChildCrash as error:
+            return {"readable": False, "message": f"unreadable: {error}"}
+
+    def preview(
+        self, task: HasSpec, instance: Instance, case: str, data: bytes
+    ) -> NDArray[np.uint8] | None:
+        """Labels of an output for pictures.
+
+        Returns:
+            3-D uint8 array in file order (255 = a label outside 0..254), or ``None`` where the
+            file is no 3-D label map.
+        """
+        reference, _ = _case_files(task.spec, instance, case)
+        try:
+            reply, blobs = self._server.request(_header("preview", task.spec), [reference, data])
+        except ChildCrash:
+            return None
+        shape = reply.get("shape")
+        if not isinstance(shape, list) or len(shape) != 3 or len(blobs) != 1:
+            return None
+        if not all(type(n) is int and 1 <= n <= MAX_PREVIEW_SIDE for n in shape):
+            return None
+        if math.prod(shape) != len(blobs[0]):
+            return None
+        return np.frombuffer(blobs[0], np.uint8).reshape(shape)
+
+    def close(self) -> None:
+        """End the server. Idempotent; a later call starts it again."""
+        self._server.close()
+
+    def _request(
+        self, header: Mapping[str, Any], spec: TaskSpec, blobs: tuple[bytes, ...] = ()
+    ) -> dict[str, Any]:
+        try:
+            return self._server.request({**header, "spec": _dump(spec)}, blobs)[0]
+        except ChildCrash as error:
+            raise GraderError(f"The grader crashed on the host's own numbers: {error}.") from error
+
+    def _rows(
+        self, spec: TaskSpec, instance: Instance, outputs: Mapping[str, bytes | None]
+    ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+        blobs: list[bytes] = []
+        for case, data in outputs.items():
+            blobs += [*_case_files(spec, instance, case), data or b""]
+        header = {**_header("grade", spec), "present": [d is not None for d in outputs.values()]}
+        reply, _ = self._server.request(header, blobs)
+        rows = reply.get("rows")
+        if not isinstance(rows, list) or len(rows) != len(outputs):
+            raise ChildCrash("the reply does not fit the request")
+        if not all(
+            isinstance(r, list) and len(r) == 2 and all(isinstance(p, dict) for p in r)
+            for r in rows
+        ):
+            raise ChildCrash("the reply does not fit the request")
+        return {case: (row[0], row[1]) for case, row in zip(outputs, rows, strict=True)}
+
+
+def _dump(spec: TaskSpec) -> dict[str, Any]:
+    return spec.model_dump(mode="json")
+
+
+def _header(op: str, spec: TaskSpec) -> dict[str, Any]:
+    return {"op": op, "spec": _dump(spec)}
+
+
+def _case_files(spec: TaskSpec, instance: Instance, case: str) -> tuple[bytes, bytes]:
+    """Input and truth of a case or of the probe case."""
+    truth = PurePosixPath(spec.output.path).name
+    try:
+        if case == instance.probe_case:
+            return instance.probe_public[spec.input_file], instance.probe_private[truth]
+        return instance.public[f"{case}/{spec.input_file}"], instance.private[f"{case}/{truth}"]
+    except KeyError as error:
+        raise GraderError(
+            f"Expected a case of this instance ({', '.join(instance.cases)}), got {case!r}: "
+            f"no file {error}."
+        ) from None
+
+
+def _unit(value: object) -> float:
+    """A score from a child, clipped; anything that is not a finite number is 0."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return 0.0
+    return min(1.0, max(0.0, float(value)))
+
+
+def _result(
+    total: Mapping[str, Any], rows: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]
+) -> GradeResult:
+    low, high = (_unit(v) for v in total["ci95"])
+    return GradeResult(
+        score=_unit(total["score"]),
+        per_case={case: _unit(score.get("score")) for case, (score, _) in rows.items()},
+        valid={case: p.get("valid") is True for case, (_, p) in rows.items()},
+        messages={
+            case: str(p.get("message", ""))[:300]
+            for case, (_, p) in rows.items()
+            if p.get("valid") is not True
+        },
+        secondary=dict(total.get("secondary", {})),
+        ci95=(low, high),
+        properties={case: p for case, (_, p) in rows.items()},
+    )
+
+
+_LOCK = threading.Lock()
+_GRADER: Grader | None = None
+
+
+def shared_grader() -> Grader:
+    """The grader of this host process."""
+    global _GRADER
+    with _LOCK:
+        if _GRADER is None:
+            _GRADER = Grader()
+        return _GRADER
