@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import PurePosixPath
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from bat_env.episode import Episode, GradeResult, RerunResult
 from bat_env.errors import GraderError, SandboxError
@@ -68,8 +68,10 @@ class Verifier:
         grader: Parses every file that the agent wrote.
     """
 
-    _image_versions: weakref.WeakKeyDictionary[Any, Mapping[str, str]] = weakref.WeakKeyDictionary()
-    _lock = threading.Lock()
+    _image_versions: ClassVar[weakref.WeakKeyDictionary[Any, Mapping[str, str]]] = (
+        weakref.WeakKeyDictionary()
+    )
+    _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, pool: Pool, grader: Grader) -> None:
         self._pool = pool

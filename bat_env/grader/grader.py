@@ -55,36 +55,40 @@ class Grader:
         spec = task.spec
         outputs = {c: files.get(spec.output.path.format(case=c)) for c in instance.cases}
         try:
-            rows = self._rows(spec, instance, outputs)
+            rows, total = self._grade(spec, instance, outputs)
         except ChildCrash:
             # One hostile file must not cost the others: find it, one child a case.
             rows = {}
             for case, data in outputs.items():
                 try:
-                    rows.update(self._rows(spec, instance, {case: data}))
+                    rows |= self._grade(spec, instance, {case: data})[0]
                 except ChildCrash as error:
-                    rows.update(self._rows(spec, instance, {case: None}))
-                    rows[case][1]["message"] = f"unreadable: {error}"
-        total = self._request(
-            {"op": "aggregate", "cases": {c: r[0] for c, r in rows.items()}}, spec
-        )
-        return _result(total["total"], rows)
+                    rows |= self._grade(spec, instance, {case: None})[0]
+                    rows[case]["message"] = f"unreadable: {error}"
+            total = self._total(rows)
+        return _result(total, rows)
 
     def inspect(self, task: HasSpec, instance: Instance, case: str, data: bytes) -> dict[str, Any]:
         """Properties of one output of a case (the probe case included), and its score.
 
         Returns:
-            ``readable``, ``valid``, ``message``; where readable also ``shape``, ``shape_ok``,
-            ``affine_ok``, ``dtype``, ``labels``, ``volumes_ml``, ``quantity``, ``case_score``.
+            ``readable``, ``valid``, ``message``; where readable also ``shape``, ``affine_ok``
+            (shape and affine), ``dtype``, ``labels``, ``volumes_ml``, ``quantity`` (the pilot's
+            sanity value) and ``case_score``.
 
         Raises:
             GraderError: If the grader failed, or ``case`` is not a case of the instance.
         """
         try:
-            score, properties = self._rows(task.spec, instance, {case: data})[case]
+            row = self._grade(task.spec, instance, {case: data})[0][case]
         except ChildCrash as error:
             return {"readable": False, "valid": False, "message": f"unreadable: {error}"}
-        return {**properties, "case_score": _unit(score.get("score"))}
+        return {
+            **_table(row.get("properties")),
+            "valid": row.get("valid") is True,
+            "message": str(row.get("message", ""))[:300],
+            "case_score": _unit(row.get("score")),
+        }
 
     def agreement(self, task: HasSpec, a: bytes, b: bytes) -> float:
         """Agreement of two outputs of one case in [0, 1] (mean Dice over labels for seg)."""
@@ -128,39 +132,35 @@ class Grader:
         """End the server. Idempotent; a later call starts it again."""
         self._server.close()
 
-    def _request(
-        self, header: Mapping[str, Any], spec: TaskSpec, blobs: tuple[bytes, ...] = ()
-    ) -> dict[str, Any]:
+    def _total(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         try:
-            return self._server.request({**header, "spec": _dump(spec)}, blobs)[0]
+            reply, _ = self._server.request({"op": "aggregate", "rows": rows}, [])
         except ChildCrash as error:
             raise GraderError(f"The grader crashed on the host's own numbers: {error}.") from error
+        return _table(reply.get("total"))
 
-    def _rows(
+    def _grade(
         self, spec: TaskSpec, instance: Instance, outputs: Mapping[str, bytes | None]
-    ) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+        """Rows by case, and their total, from one child."""
         blobs: list[bytes] = []
         for case, data in outputs.items():
             blobs += [*_case_files(spec, instance, case), data or b""]
-        header = {**_header("grade", spec), "present": [d is not None for d in outputs.values()]}
-        reply, _ = self._server.request(header, blobs)
-        rows = reply.get("rows")
-        if not isinstance(rows, list) or len(rows) != len(outputs):
+        present = {case: data is not None for case, data in outputs.items()}
+        reply, _ = self._server.request({**_header("grade", spec), "cases": present}, blobs)
+        rows = _table(reply.get("rows"))
+        if set(rows) != set(outputs) or not all(isinstance(r, dict) for r in rows.values()):
             raise ChildCrash("the reply does not fit the request")
-        if not all(
-            isinstance(r, list) and len(r) == 2 and all(isinstance(p, dict) for p in r)
-            for r in rows
-        ):
-            raise ChildCrash("the reply does not fit the request")
-        return {case: (row[0], row[1]) for case, row in zip(outputs, rows, strict=True)}
-
-
-def _dump(spec: TaskSpec) -> dict[str, Any]:
-    return spec.model_dump(mode="json")
+        return rows, _table(reply.get("total"))
 
 
 def _header(op: str, spec: TaskSpec) -> dict[str, Any]:
-    return {"op": op, "spec": _dump(spec)}
+    return {"op": op, "spec": spec.model_dump(mode="json")}
+
+
+def _table(value: object) -> dict[str, Any]:
+    """A JSON object from a child, or an empty one."""
+    return value if isinstance(value, dict) else {}
 
 
 def _case_files(spec: TaskSpec, instance: Instance, case: str) -> tuple[bytes, bytes]:
@@ -177,29 +177,36 @@ def _case_files(spec: TaskSpec, instance: Instance, case: str) -> tuple[bytes, b
         ) from None
 
 
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def _unit(value: object) -> float:
     """A score from a child, clipped; anything that is not a finite number is 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return 0.0
-    return min(1.0, max(0.0, float(value)))
+    return min(1.0, max(0.0, _number(value) or 0.0))
 
 
-def _result(
-    total: Mapping[str, Any], rows: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]
-) -> GradeResult:
-    low, high = (_unit(v) for v in total["ci95"])
+def _result(total: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> GradeResult:
+    interval = total.get("ci95")
+    low, high = interval if isinstance(interval, list) and len(interval) == 2 else (0.0, 0.0)
     return GradeResult(
-        score=_unit(total["score"]),
-        per_case={case: _unit(score.get("score")) for case, (score, _) in rows.items()},
-        valid={case: p.get("valid") is True for case, (_, p) in rows.items()},
+        score=_unit(total.get("score")),
+        per_case={case: _unit(row.get("score")) for case, row in rows.items()},
+        valid={case: row.get("valid") is True for case, row in rows.items()},
         messages={
-            case: str(p.get("message", ""))[:300]
-            for case, (_, p) in rows.items()
-            if p.get("valid") is not True
+            case: str(row.get("message", ""))[:300]
+            for case, row in rows.items()
+            if row.get("valid") is not True
         },
-        secondary=dict(total.get("secondary", {})),
-        ci95=(low, high),
-        properties={case: p for case, (_, p) in rows.items()},
+        secondary={str(k): _number(v) for k, v in _table(total.get("secondary")).items()},
+        ci95=(_unit(low), _unit(high)),
+        properties={case: _table(row.get("properties")) for case, row in rows.items()},
     )
 
 
