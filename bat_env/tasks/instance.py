@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 from collections.abc import Mapping
@@ -61,7 +62,10 @@ class Instance(Generated):
 
     @property
     def digest(self) -> str:
-        """sha256 over all public and private content, as hex."""
+        """sha256 over all public and private content, as hex.
+
+        Compressed files count by what they hold: compressors differ between machines.
+        """
         h = hashlib.sha256()
         for name, tree in (
             ("public", self.public),
@@ -70,7 +74,10 @@ class Instance(Generated):
             ("probe_private", self.probe_private),
         ):
             for path in sorted(tree):
-                h.update(f"{name}/{path}\0{len(tree[path])}\0".encode())
-                h.update(tree[path])
+                content = tree[path]
+                if path.endswith(".gz"):
+                    content = gzip.decompress(content)
+                h.update(f"{name}/{path}\0{len(content)}\0".encode())
+                h.update(content)
         h.update(json.dumps([self.cases, self.facts, self.fiction], sort_keys=True).encode())
         return h.hexdigest()

@@ -1,0 +1,99 @@
+"""Briefs: the text of a reset, rendered from the contract.
+
+Lines are short and mostly constant; what differs between instances stands on lines of its own, so
+that a policy that reads whole lines meets few new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final
+
+from jinja2 import Environment, StrictUndefined, Template
+
+from bat_env.errors import unknown_name
+from bat_env.stages import WORK_STAGES, Stage
+from bat_env.tasks.discovery import Task
+from bat_env.tasks.instance import Instance
+from bat_env.tasks.staging import public_spec
+
+MAX_LISTED_FILES: Final = 40
+"""Workspace files of a start state that are listed; the rest is counted."""
+
+
+@cache
+def _template(source: str) -> Template:
+    environment = Environment(
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=False,
+        autoescape=False,  # The reader is an agent, not a browser.
+    )
+    return environment.from_string(source)
+
+
+def _lines(value: Any, indent: int = 0) -> list[str]:
+    """A schema as short indented lines."""
+    lines = []
+    for key, part in value.items():
+        if isinstance(part, dict):
+            lines.append(f"{' ' * indent}{key}:")
+            lines.extend(_lines(part, indent + 2))
+        elif isinstance(part, list):
+            inner = ", ".join(
+                "{" + ", ".join(f"{k}: {v}" for k, v in item.items()) + "}"
+                if isinstance(item, dict)
+                else str(item)
+                for item in part
+            )
+            lines.append(f"{' ' * indent}{key}: [{inner}]")
+        else:
+            lines.append(f"{' ' * indent}{key}: {part}")
+    return lines
+
+
+def render_brief(
+    task: Task,
+    instance: Instance,
+    *,
+    tier: str,
+    focus: Stage,
+    outcome: str | None = None,
+    exposed: str = "",
+    files: Sequence[str] = (),
+) -> str:
+    """Render the brief of an episode.
+
+    Args:
+        task: The task.
+        instance: What was drawn of it.
+        tier: ``lite``, ``standard`` or ``pro``.
+        focus: The stage to hand in, or E2E.
+        outcome: Bank outcome of the start state, if it comes from there.
+        exposed: Output of the check that exposed a fault (recovery states).
+        files: Workspace files that exist at the start.
+
+    Raises:
+        UnknownNameError: If the task has no such tier.
+    """
+    if tier not in task.spec.tiers:
+        raise unknown_name("tier", tier, task.spec.tiers, hint=f"They are tiers of {task.id}.")
+    listed = sorted(files)[:MAX_LISTED_FILES]
+    return _template(task.brief_template(tier)).render(
+        spec=task.spec,
+        public=public_spec(task.spec, tier, focus),
+        tier=next(value for name, value in task.spec.tiers.items() if name == tier),
+        artifact_lines=_lines(public_spec(task.spec, tier, focus)["artifacts"]),
+        focus=focus.name,
+        stages=[(stage.name, stage.title) for stage in WORK_STAGES],
+        stage_title=focus.title,
+        skills=sorted(task.skills(tier, focus)),
+        cases=instance.cases,
+        fiction=instance.fiction,
+        outcome=outcome,
+        exposed=exposed.rstrip("\n"),
+        files=listed,
+        more_files=len(files) - len(listed),
+    )

@@ -1,0 +1,3 @@
+from bat_env.tasks.scripts import Mistake
+
+MISTAKES: tuple[Mistake, ...] = ()
