@@ -10,11 +10,10 @@ import numpy as np
 
 from bat_env.bank.leakage import Scanner
 from bat_env.bank.replay import Replayer
-from bat_env.bank.state import DemoTurn, StageState, workspace_digest, workspace_manifest
+from bat_env.bank.state import DemoTurn, StageState, workspace_digest
 from bat_env.env import AutoMedEnv
 from bat_env.errors import BankError, SandboxError
 from bat_env.sandbox.base import FileTree
-from bat_env.stages import Stage
 from bat_env.tasks import Task
 from bat_env.tasks.scripts import ScriptCell
 from bat_env.tools import execute_call, submit_call
@@ -31,11 +30,7 @@ class Desk:
 
     def put(self, state: StageState, workspace: FileTree) -> StageState:
         """Lay a candidate on the desk, alone; returns it with the id that it would have."""
-        import hashlib
-
-        named = state.model_copy(
-            update={"workspace": hashlib.sha256(workspace_manifest(workspace)).hexdigest()}
-        )
+        named = state.model_copy(update={"workspace": workspace_digest(workspace)})
         named = named.model_copy(update={"state_id": named.content_id()})
         self._rows = {named.state_id: (named, dict(workspace))}
         return named
@@ -193,9 +188,7 @@ def admit(
             return Verdict(None, "oracle does not cure", after)
     naive = play(
         env,
-        task.script(
-            task.naive_choices, focus=state.focus, tier=state.tier, outcome=state.outcome
-        ),
+        task.script(task.naive_choices, focus=state.focus, tier=state.tier, outcome=state.outcome),
         seed=seed,
         options=options,
     )
@@ -205,19 +198,6 @@ def admit(
         )
     scores = {"start": start.score, "oracle": oracle.score, "naive": naive.score}
     return Verdict(state.model_copy(update={"admission": scores}))
-
-
-def relevant(task: Task, focus: Stage, tier: str, outcome: str | None) -> tuple[str, ...]:
-    """Decisions that change the script of a focus, in order."""
-    base = task.script(focus=focus, tier=tier, outcome=outcome)
-    return tuple(
-        decision.id
-        for decision in task.decisions
-        if any(
-            task.script({decision.id: option}, focus=focus, tier=tier, outcome=outcome) != base
-            for option in decision.options[1:]
-        )
-    )
 
 
 def _difference(one: FileTree, two: FileTree) -> str:

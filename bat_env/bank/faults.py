@@ -1,8 +1,8 @@
 """Which past a state has: the stages replayed before it, and the mistake made in them.
 
 success: what came before is consistent, by the oracle. recovery: a listed mistake was made, and a
-check has exposed it. failure: the same mistake, unexposed. Nothing comes before S1 and E2E, so there
-the mistake sits in a plan or a set-up that is already in the workspace.
+check has exposed it. failure: the same mistake, unexposed. Nothing comes before S1 and E2E, so
+there the mistake sits in a plan or a set-up that is already in the workspace.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from bat_env.bank.state import Outcome
 from bat_env.stages import Stage
 from bat_env.tasks import Task
 from bat_env.tasks.scripts import Mistake, ScriptCell
@@ -29,8 +30,8 @@ _BEFORE: Final[Mapping[Stage, tuple[Stage, ...]]] = MappingProxyType(
     }
 )
 
-# Per focus: stages replayed, and the stages in which the mistake must be made. A faulty set-up in an
-# S2 state is S2's own work, done badly and to be redone; later stages inherit its predict.py.
+# Per focus: stages replayed, and the stages in which the mistake must be made. A faulty set-up in
+# an S2 state is S2's own work, done badly and to be redone; later stages inherit its predict.py.
 _FAULTY: Final[Mapping[Stage, tuple[tuple[tuple[Stage, ...], frozenset[Stage]], ...]]] = (
     MappingProxyType(
         {
@@ -56,7 +57,7 @@ class Past:
     """
 
     focus: Stage
-    outcome: str
+    outcome: Outcome
     stages: tuple[Stage, ...]
     fault: Mistake | None = None
 
@@ -75,11 +76,11 @@ class Past:
         )
 
 
-def pasts(task: Task, focus: Stage, outcome: str, tier: str) -> tuple[Past, ...]:
+def pasts(task: Task, focus: Stage, outcome: Outcome, tier: str) -> tuple[Past, ...]:
     """Every past that a state of this cell may have, in a fixed order.
 
-    A mistake serves where all of its decisions are in replayed stages, at least one in a stage whose
-    work the focus inherits or redoes, and it changes a replayed cell. Recovery needs a check.
+    A mistake serves where all of its decisions are in replayed stages, at least one in a stage
+    whose work the focus inherits or redoes, and it changes a replayed cell. Recovery needs a check.
     """
     if outcome == "success":
         return (Past(focus, outcome, _BEFORE[focus]),)

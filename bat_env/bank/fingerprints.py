@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from bat_env.bank.state import canonical
 from bat_env.errors import BatError, LeakageError
-from bat_env.tasks import Suite, Task, load_suite, load_task
-from bat_env.tasks.instance import Instance, Size, Split
+from bat_env.tasks import Suite, load_suite, load_task
+from bat_env.tasks.instance import Instance, Size
 
 _MAX_INFLATED: Final = 256 << 20
 _NIFTI_HEADER: Final = 352
@@ -89,6 +89,7 @@ def of_suites(suites: Iterable[str | Suite]) -> Fingerprint:
         try:
             loaded = load_suite(suite) if isinstance(suite, str) else suite
             found = _cached(f"suite-{loaded.digest}", functools.partial(_of_suite, loaded))
+            found = found.merge(_of_fiction(loaded))
         except BatError as error:
             raise LeakageError(
                 f"The held-out suite {suite!r} cannot be fingerprinted, so nothing can be proven "
@@ -139,12 +140,9 @@ def _private_hashes(instance: Instance, what: str) -> dict[str, str]:
 def _of_suite(suite: Suite) -> Fingerprint:
     strings: dict[str, str] = {}
     hashes: dict[str, str] = {}
-    tasks: dict[str, Task] = {}
     for entry in suite.entries:
-        task = tasks.setdefault(entry.task, load_task(entry.task))
-        split: Split = entry.split
-        instance = task.instance(split, entry.index, entry.size)
-        what = f"{split} instance {entry.index} of {entry.task} ({entry.size})"
+        instance = entry.instance()
+        what = f"held-out instance {entry.index} of {entry.task} ({entry.size})"
         strings[str(instance.seed)] = f"seed of {what}"
         strings[f"{instance.seed:x}"] = f"seed of {what}"
         strings[instance.digest] = f"digest of {what}"
@@ -153,16 +151,21 @@ def _of_suite(suite: Suite) -> Fingerprint:
         for data in instance.public.values():
             hashes |= dict.fromkeys(content_hashes(data), f"input of {what}")
         hashes |= _private_hashes(instance, f"truth of {what}")
-    for task in tasks.values():
-        fiction = task.spec.fiction
-        known = {value for row in fiction.get("train", []) for value in row.values()}
-        for name in ("dev", "heldout"):
-            for row in fiction.get(name, []):  # type: ignore[call-overload]
-                for key, value in row.items():
-                    if value not in known:
-                        strings[value] = f"{name} fiction ({key}) of {task.spec.id}"
     strings = {text: what for text, what in strings.items() if len(text) >= MIN_NEEDLE}
     return Fingerprint(strings, hashes)
+
+
+def _of_fiction(suite: Suite) -> Fingerprint:
+    """Names of the worlds in which dev and held-out instances play."""
+    strings: dict[str, str] = {}
+    for task_id in sorted({entry.task for entry in suite.entries}):
+        fiction = load_task(task_id).spec.fiction
+        known = {value for row in fiction.get("train", []) for value in row.values()}
+        for split, rows in sorted(fiction.items()):
+            for key, value in ((k, v) for row in rows for k, v in row.items()):
+                if split != "train" and value not in known and len(value) >= MIN_NEEDLE:
+                    strings[value] = f"{split} fiction ({key}) of {task_id}"
+    return Fingerprint(strings)
 
 
 def _cached(name: str, make: Any) -> Fingerprint:

@@ -110,9 +110,7 @@ class Replayer:
 
     def _snapshot(self, sandbox: Sandbox) -> dict[str, bytes]:
         return {
-            path: data
-            for path, data in sandbox.snapshot().items()
-            if self._laid.get(path) != data
+            path: data for path, data in sandbox.snapshot().items() if self._laid.get(path) != data
         }
 
     def _seed(self, position: int) -> int:

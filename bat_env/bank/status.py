@@ -1,10 +1,13 @@
-"""What a bank says of itself: the grid of counts, and the outcome of a full check."""
+"""What a bank says of itself: counts, the outcome of a full check, the report of a build."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from bat_env.bank.state import StageState
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +74,61 @@ class VerifyReport:
     def ok(self) -> bool:
         """Whether every row and every blob is whole."""
         return not self.problems
+
+
+@dataclass
+class BuildReport:
+    """What a build did.
+
+    Attributes:
+        states: Admitted states of the bank that this build asked for.
+        demonstrations: Demonstrations stored.
+        rejected: (cell, fault, reason, detail) of every refused candidate.
+        failed: The same, of jobs without a verdict because sandboxes failed; built again next time.
+        resumed: Jobs that an earlier build had finished.
+        short: Cells with fewer states than asked for -> how many they have.
+        digest: Of the bank.
+        demonstrations_digest: Of the frozen set of demonstrations.
+    """
+
+    states: list[StageState] = field(default_factory=list)
+    demonstrations: int = 0
+    rejected: list[tuple[tuple[str, ...], str, str, str]] = field(default_factory=list)
+    failed: list[tuple[tuple[str, ...], str, str, str]] = field(default_factory=list)
+    resumed: int = 0
+    short: dict[tuple[str, ...], int] = field(default_factory=dict)
+    digest: str = ""
+    demonstrations_digest: str = ""
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Reason -> number of rejected candidates."""
+        return dict(sorted(Counter(reason for _, _, reason, _ in self.rejected).items()))
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able summary."""
+        scores: dict[str, list[dict[str, float]]] = defaultdict(list)
+        for state in self.states:
+            scores[f"{state.track}/{state.focus.name}/{state.outcome}"].append(state.admission)
+        return {
+            "schema_version": 1,
+            "states": len(self.states),
+            "demonstrations": self.demonstrations,
+            "resumed": self.resumed,
+            "failed": len(self.failed),
+            "rejections": self.reasons,
+            "rejected": [
+                {"cell": "/".join(cell), "fault": fault, "reason": reason, "detail": detail}
+                for cell, fault, reason, detail in self.rejected
+            ],
+            "short": {"/".join(cell): count for cell, count in self.short.items()},
+            "admission": {
+                cell: {
+                    key: sum(row[key] for row in rows) / len(rows)
+                    for key in ("start", "oracle", "naive")
+                }
+                for cell, rows in sorted(scores.items())
+            },
+            "digest": self.digest,
+            "demonstrations_digest": self.demonstrations_digest,
+        }

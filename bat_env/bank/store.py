@@ -364,6 +364,11 @@ class Bank:
             (job_id, status, canonical(dict(detail)).decode()),
         )
 
+    def retire(self, row_id: str) -> None:
+        """Take a state or a demonstration out of the bank; its blobs stay until they are reused."""
+        self._index.write("DELETE FROM states WHERE id=?", (row_id,))
+        self._index.write("DELETE FROM demos WHERE id=?", (row_id,))
+
     def set_meta(self, key: str, value: Any) -> None:
         """Store a JSON-able fact about the bank, for example the frozen demonstration mixture."""
         self._index.write(

@@ -1,0 +1,111 @@
+"""Which states to try: the deterministic list of candidates of a build."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bat_env.bank.faults import Past, pasts
+from bat_env.bank.state import Outcome, digest_of
+from bat_env.rubric import compile_contract
+from bat_env.stages import Stage
+from bat_env.tasks import Task
+from bat_env.tasks.instance import Size
+
+BUILDER_VERSION: Final = 1
+ROUNDS: Final = 3
+"""A cell has this many times the wanted states as candidates."""
+_INDEX_BASE: Final = 1 << 30
+"""The bank's own stretch of the training namespace starts here."""
+
+
+@dataclass(frozen=True)
+class StateJob:
+    """One candidate to make and judge."""
+
+    task: str
+    tier: str
+    size: Size
+    past: Past
+    index: int
+    seed: int
+    rubric_digest: str
+    replay_again: bool
+
+    @property
+    def cell(self) -> tuple[str, ...]:
+        """(task, size, tier, focus name, outcome)."""
+        return (self.task, self.size, self.tier, self.past.focus.name, self.past.outcome)
+
+    def job_id(self, task_digest: str) -> str:
+        """Names the job: equal arguments and an equal task give an equal name."""
+        key = [
+            BUILDER_VERSION,
+            task_digest,
+            *self.cell,
+            self.past.fault_id,
+            [stage.name for stage in self.past.stages],
+            self.index,
+            self.seed,
+            self.rubric_digest,
+        ]
+        return "state-" + digest_of(key)[:24]
+
+
+def instance_indices(seed: int, count: int) -> list[int]:
+    """Training indices that a build with this seed uses."""
+    start = int(digest_of(["bank instances", seed])[:6], 16)
+    return [_INDEX_BASE + start * 16 + i for i in range(count)]
+
+
+def candidates(
+    task: Task,
+    size: Size,
+    tier: str,
+    focus: Stage,
+    outcome: Outcome,
+    indices: Sequence[int],
+    per_cell: int,
+    seed: int,
+) -> list[StateJob]:
+    """Candidates of one cell, in the order in which they are tried.
+
+    A mistake always starts on the same instance, so that its replayed beginning serves the recovery
+    and the failure states of several stages.
+    """
+    options = pasts(task, focus, outcome, tier)
+    contract = compile_contract(task.spec, tier=tier, focus=focus, outcome=outcome)
+    order = {mistake.id: i for i, mistake in enumerate(task.mistakes)}
+    jobs: list[StateJob] = []
+    for number in range(per_cell * ROUNDS if options else 0):
+        past = options[(number + 2 * int(focus)) % len(options)]
+        lap = number // len(options)
+        offset = number if past.fault is None else order[past.fault.id] + 3 * lap
+        index = indices[offset % len(indices)]
+        job = StateJob(
+            task=task.spec.id,
+            tier=tier,
+            size=size,
+            past=past,
+            index=index,
+            seed=seed,
+            rubric_digest=contract.digest,
+            replay_again=number % 4 == 0,
+        )
+        if all((j.past, j.index) != (job.past, job.index) for j in jobs):
+            jobs.append(job)
+    return jobs
+
+
+def by_instance(jobs: Sequence[StateJob]) -> list[list[StateJob]]:
+    """One group an instance, large ones first; within it, shared beginnings side by side."""
+    groups: Mapping[tuple[Any, ...], list[StateJob]] = defaultdict(list)
+    for job in jobs:
+        groups[job.task, job.size, job.tier, job.index].append(job)
+    ordered = [
+        sorted(group, key=lambda j: (j.past.fault_id, len(j.past.stages), j.cell))
+        for _, group in sorted(groups.items())
+    ]
+    return sorted(ordered, key=len, reverse=True)

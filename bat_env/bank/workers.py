@@ -1,0 +1,151 @@
+"""The crew of a build: threads that each own a sandboxed environment, and how they stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from bat_env.bank.admission import Desk
+from bat_env.bank.fingerprints import Fingerprint
+from bat_env.bank.leakage import Scanner
+from bat_env.bank.progress import ProgressFn
+from bat_env.bank.replay import Replayer
+from bat_env.env import AutoMedEnv
+from bat_env.errors import SandboxError
+from bat_env.sandbox import shared_pool
+from bat_env.tasks import Task
+from bat_env.tasks.instance import Size
+
+_TRIES: Final = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job.
+
+    Attributes:
+        job: The job.
+        status: ``"done"``, ``"rejected"``, or ``"failed"`` when the sandboxes failed.
+        reason: Short and countable, for ``"rejected"``.
+        detail: For people.
+        value: What was made, for ``"done"``.
+    """
+
+    job: Any
+    status: str
+    reason: str = ""
+    detail: str = ""
+    value: Any = None
+
+
+class Station:
+    """What one worker thread owns: an environment over its own desk, and one replayer at a time."""
+
+    def __init__(self, backend: str, fingerprint: Fingerprint) -> None:
+        self.desk = Desk()
+        self.env = AutoMedEnv(track=None, sandbox=backend, bank=self.desk)
+        self.scanner = Scanner(fingerprint)
+        self._backend = backend
+        self._replayer: tuple[tuple[Any, ...], Replayer] | None = None
+
+    def replayer(self, task: Task, size: Size, tier: str, index: int) -> Replayer:
+        """The replayer of an instance; the last one is kept."""
+        key = (task.spec.id, size, tier, index)
+        if self._replayer is None or self._replayer[0] != key:
+            pool = shared_pool(self._backend, task.spec.limits)
+            made = Replayer(pool, task, task.instance("train", index, size), tier)
+            self._replayer = (key, made)
+        return self._replayer[1]
+
+
+Work: TypeAlias = Callable[[Station, Any], Outcome]
+
+
+class Crew:
+    """Worker threads. One station a thread, all over one backend.
+
+    Args:
+        backend: Resolved sandbox backend.
+        fingerprint: Held-out traces that the stations scan for.
+        workers: Threads.
+        show: Told of progress.
+    """
+
+    def __init__(
+        self, backend: str, fingerprint: Fingerprint, workers: int, show: ProgressFn
+    ) -> None:
+        self.backend = backend
+        self._fingerprint = fingerprint
+        self._workers = workers
+        self._show = show
+        self._stop = threading.Event()
+        self._local = threading.local()
+        self._stations: list[Station] = []
+        self._lock = threading.Lock()
+
+    def station(self) -> Station:
+        """This thread's station."""
+        station: Station | None = getattr(self._local, "station", None)
+        if station is None:
+            station = self._local.station = Station(self.backend, self._fingerprint)
+            with self._lock:
+                self._stations.append(station)
+        return station
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for station in self._stations:
+            station.env.close()
+
+    def run(self, what: str, groups: Sequence[Sequence[Any]], work: Work) -> Iterator[Outcome]:
+        """Run groups of jobs on the workers; a group's jobs run in order on one worker.
+
+        Yields results as they come. A failure or an interrupt stops the workers after the job that
+        they are at.
+        """
+        total = sum(len(group) for group in groups)
+        done = 0
+        self._show(what, done, total)
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="bank") as executor:
+            pending: set[Future[list[Outcome]]] = set()
+            finished: list[Any] = []
+
+            def run_group(group: Sequence[Any]) -> list[Outcome]:
+                results = []
+                for job in group:
+                    if self._stop.is_set():
+                        break
+                    results.append(self._retry(work, job))
+                    with self._lock:
+                        finished.append(job)
+                return results
+
+            try:
+                pending = {executor.submit(run_group, group) for group in groups}
+                while pending:
+                    over, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+                    if len(finished) != done:
+                        done = len(finished)
+                        self._show(what, done, total)
+                    for future in over:
+                        yield from future.result()
+            except BaseException:
+                self._stop.set()
+                for future in pending:
+                    future.cancel()
+                raise
+
+    def _retry(self, work: Work, job: Any) -> Outcome:
+        """A dead sandbox is no verdict: try again, then leave the job for the next build."""
+        last: SandboxError | None = None
+        for _ in range(_TRIES):
+            try:
+                return work(self.station(), job)
+            except SandboxError as error:
+                last = error
+        return Outcome(job, "failed", "sandbox", str(last))
