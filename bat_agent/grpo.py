@@ -29,6 +29,7 @@ from bat_agent.training import (
     last_sealed,
     prepare_process,
     processes,
+    quiet,
     read_steps,
     save_final,
     write_whole,
@@ -293,7 +294,7 @@ def make_trainer(
     steps = len(prompts) // preset.grpo.groups_per_batch
     model = with_adapter(policy.model, preset)
     model.train()
-    return GRPOTrainer(
+    trainer = GRPOTrainer(
         model=model,
         reward_funcs=[episode_reward],
         args=GRPOConfig(**grpo_arguments(preset, out, steps=steps, seed=seed)),
@@ -302,6 +303,7 @@ def make_trainer(
         rollout_func=RolloutFunction(policy.codec, preset, seed, pool),
         callbacks=[RunCallback(out, preset, policy.digest, progress)],
     )
+    return quiet(trainer)
 
 
 def health_of(out_dir: str | Path, planned_steps: int) -> dict[str, Any]:

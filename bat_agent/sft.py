@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bat_agent.policy.checkpoint import load_policy, save_checkpoint
+from bat_agent.policy.checkpoint import is_whole, load_policy, save_checkpoint
 from bat_agent.policy.codec import Codec, make_codec
 from bat_agent.presets import Preset, load_preset
 from bat_agent.training import (
@@ -27,7 +27,9 @@ from bat_agent.training import (
     limits_of,
     prepare_process,
     processes,
+    quiet,
     save_final,
+    write_whole,
 )
 from bat_env.errors import BankError
 from bat_env.stages import Stage
@@ -155,8 +157,6 @@ def train_sft(
 
 def _base(out: Path, preset: Preset, seed: int, texts: Any) -> Path:
     """The checkpoint that SFT starts from, made once per run."""
-    from bat_agent.policy.checkpoint import is_whole
-
     base = out / "base"
     if is_whole(base):
         return base
@@ -263,6 +263,7 @@ def _train(
         processing_class=policy.tokenizer,
         callbacks=[callback],
     )
+    quiet(trainer)
     sealed = last_sealed(out)
     trainer.train(resume_from_checkpoint=None if sealed is None else str(sealed))
     with torch.no_grad():
@@ -276,5 +277,5 @@ def _train(
         "longest_row_tokens": max(len(r.input_ids) for r in rows),
     }
     if trainer.is_world_process_zero():
-        (out / "sft.json").write_text(json.dumps({"schema_version": 1, **facts}, indent=1))
+        write_whole(out / "sft.json", json.dumps({"schema_version": 1, **facts}, indent=1))
     return save_final(out, trainer, preset, str(policy.meta["digest"]), {"sft": facts})

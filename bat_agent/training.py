@@ -11,13 +11,14 @@ import math
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from transformers import TrainerCallback
 
-from bat_agent.policy.checkpoint import is_whole, read_seal, save_checkpoint, seal
+from bat_agent.policy.checkpoint import is_whole, save_checkpoint, seal
 from bat_agent.presets import Preset
 from bat_env.errors import CheckpointError
 
@@ -63,6 +64,9 @@ def prepare_process(preset: Preset) -> None:
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    # The trainers' own alias for one of their settings; the trl series is pinned.
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
     if preset.system.torch_threads is not None:
         torch.set_num_threads(preset.system.torch_threads)
 
@@ -224,6 +228,9 @@ def read_steps(out_dir: str | Path) -> list[dict[str, float]]:
     return steps
 
 
-def start_digest(path: str | Path) -> str:
-    """Digest of the checkpoint that a run starts from."""
-    return str(read_seal(path)["digest"])
+def quiet(trainer: Any) -> Any:
+    """Take the printing callback off a trainer; progress is reported by :class:`RunCallback`."""
+    from transformers import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)
+    return trainer
