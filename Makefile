@@ -19,14 +19,14 @@ venv: $(STAMP)  ## Create .venv with the tested versions
 
 $(STAMP): pyproject.toml $(wildcard requirements/*.txt)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install -qq -r requirements/dev.txt
+	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: $(STAMP)  ## Train an agent on the kidney-tumour task and report whether it got better
 	$(BIN)/bat-agent demo --out $(RUNS)/demo
 
-learn: $(STAMP)  ## A longer Build-and-Train run on the same task
+learn: $(STAMP)  ## The learning study: several seeds, committed under docs/results
 	$(BIN)/bat-agent learn --out $(RUNS)/learn
 
 test: $(STAMP)  ## The test suite without its slow part; Docker tests run where a daemon answers
