@@ -45,7 +45,9 @@ def _tracks() -> set[str]:
     """
     here = Path(__file__).resolve().parent
     extra = [Path(p) for p in os.environ.get("BAT_TASKS_PATH", "").split(os.pathsep) if p]
-    found = {p.parent.parent.name for r in (here / "_envs", *extra) for p in r.glob("*/*/task.yaml")}
+    found = {
+        p.parent.parent.name for r in (here / "_envs", *extra) for p in r.glob("*/*/task.yaml")
+    }
     found |= {p.parent.parent.name for p in (here.parent / "envs").glob("*/*/task.yaml")}
     found |= {p.resolve().parent.parent.name for r in extra for p in r.glob("*/task.yaml")}
     found |= {r.resolve().parent.name for r in extra if (r / "task.yaml").is_file()}

@@ -19,7 +19,7 @@ from bat_env.tasks.instance import SIZES, SPLITS
 from bat_env.trajectory import check_directory
 
 if TYPE_CHECKING:
-    from bat_env.bank import Bank
+    from bat_env.start import StateSource
 
 TIERS: Final[tuple[str, ...]] = ("lite", "standard", "pro")
 RENDER_MODES: Final[tuple[str, ...]] = ("ansi", "rgb_array")
@@ -60,7 +60,7 @@ class EnvConfig:
     size: str | None
     stage: Stage | None
     sandbox: str | Sandbox
-    bank: str | Path | Bank | None
+    bank: str | Path | StateSource | None
     distribution: Distribution | None
     limits: Mapping[str, Any]
     on_sandbox_error: str
@@ -87,7 +87,7 @@ def make_config(
     size: str | None,
     stage: str | Stage | None,
     sandbox: str | Sandbox,
-    bank: Any,
+    bank: str | Path | StateSource | None,
     distribution: Any,
     limits: Limits | Mapping[str, Any] | None,
     judge: object,
@@ -160,7 +160,9 @@ def choose_task(track: str | None, task: str | None) -> Task | None:
     if track not in tracks:
         raise unknown_name("track", track, tracks, "A track exists where a task folder exists.")
     default = DEFAULT_TASKS.get(track)
-    return load_task(default if default in ids else next(i for i in ids if i.startswith(f"{track}/")))
+    return load_task(
+        default if default in ids else next(i for i in ids if i.startswith(f"{track}/"))
+    )
 
 
 def check_backend(sandbox: object) -> None:
@@ -192,8 +194,8 @@ def check_limits(limits: Limits | Mapping[str, Any] | None) -> Mapping[str, Any]
         checked = Limits.model_validate(dict(limits))
     except ValidationError as error:
         first = error.errors()[0]
-        name = first["loc"][0] if first["loc"] else "limits"
-        raise ConfigError(f"limits: {name}: {first['msg']}, got {first['input']!r}.") from error
+        where = first["loc"][0] if first["loc"] else "limits"
+        raise ConfigError(f"limits: {where}: {first['msg']}, got {first['input']!r}.") from error
     return {name: getattr(checked, name) for name in limits}
 
 
@@ -202,9 +204,7 @@ def check_distribution(value: object) -> Distribution | None:
     if value is None or value == "uniform":
         return None if value is None else "uniform"
     if not isinstance(value, Mapping) or not value:
-        raise ConfigError(
-            f'distribution must be "uniform" or stage name -> weight, got {value!r}.'
-        )
+        raise ConfigError(f'distribution must be "uniform" or stage name -> weight, got {value!r}.')
     weights: dict[str, float] = {}
     for name, weight in value.items():
         if not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, cast
+from typing import Any, Final, cast
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from bat_env.bank import Bank
 from bat_env.config import RENDER_MODES, EnvConfig, make_config, make_options, one_of
 from bat_env.episode import CellRecord, Episode, Status, Turn, Violation
 from bat_env.errors import BatError, ConfigError, GraderError, SandboxError
 from bat_env.feedback import cell_text, notice_text, show_path
 from bat_env.grader import shared_grader
-from bat_env.render import montage, outputs_of, scoreboard
 from bat_env.info import public_info, score_info, start_info
+from bat_env.render import montage, outputs_of, scoreboard
 from bat_env.rubric import RubricContract, compile_contract
 from bat_env.rubric.base import Context, RubricResult
+from bat_env.sandbox import SandboxPool
 from bat_env.sandbox.base import Cell, Language, Limits, Sandbox
 from bat_env.spaces import ToolCall, Unicode
 from bat_env.stages import quantize
-from bat_env.start import Start, Starter
+from bat_env.start import Start, Starter, StateSource
 from bat_env.tasks import Task
 from bat_env.tasks.instance import Instance
 from bat_env.tasks.spec import Budgets
@@ -44,14 +46,25 @@ StepResult = tuple[Observation, float, bool, bool, dict[str, Any]]
 _WARNINGS: Final = 1
 """Violations that only warn."""
 
+_verifiers: weakref.WeakKeyDictionary[SandboxPool, Verifier] = weakref.WeakKeyDictionary()
+_verifiers_lock = threading.Lock()
+
+
+def shared_verifier(pool: SandboxPool) -> Verifier:
+    """The verifier of a pool; it remembers what it graded of bank states."""
+    with _verifiers_lock:
+        if pool not in _verifiers:
+            _verifiers[pool] = Verifier(pool, shared_grader())
+        return _verifiers[pool]
+
 
 class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
     """One track, or any track from the Stage Bank, as a Gymnasium environment.
 
     The observation is ``{"stage": 0..5, "text": str}``, the action a tool call ``{"name",
     "arguments"}``. The reward of a step is the change of the episode's score in it; scores are
-    multiples of 2**-20, so the rewards of an episode sum to its final score exactly. A bad action is
-    an observation; a dead sandbox is a :class:`~bat_env.errors.SandboxError`.
+    multiples of 2**-20, so the rewards of an episode sum to its final score exactly. A bad action
+    is an observation; a dead sandbox is a :class:`~bat_env.errors.SandboxError`.
 
     Args:
         track: ``"seg"``, ...; ``None`` for any track from the bank.
@@ -77,7 +90,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         ConfigError: On any argument that cannot work, before any work starts.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": list(RENDER_MODES), "render_fps": 1}
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 1}
 
     def __init__(
         self,
@@ -89,7 +102,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         size: str | None = None,
         stage: str | None = None,
         sandbox: str | Sandbox = "auto",
-        bank: str | Path | Bank | None = None,
+        bank: str | Path | StateSource | None = None,
         distribution: str | Mapping[str, float] | None = None,
         limits: Limits | Mapping[str, Any] | None = None,
         judge: None = None,
@@ -365,8 +378,11 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         if status == "disqualified":
             self._evaluate(final=False)
             return self._move_to(0.0)
-        verifier = Verifier(self._bench.pool, shared_grader())
-        verifier.gather(episode, self.task_object, self.instance, self._bench.current)
+        start = self._begun
+        verifier = shared_verifier(self._bench.pool)
+        verifier.gather(
+            episode, start.task, start.instance, self._bench.current, dict(start.workspace)
+        )
         rubric = self._evaluate(final=True)
         if rubric.score is None:
             lost = "; ".join(episode.evidence.lost.values()) or "no reason was recorded"
@@ -450,8 +466,8 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             info |= score_info(self.episode, self._rubric, self._score)
         return info
 
-    def render(self) -> str | NDArray[np.uint8] | None:  # type: ignore[override]
-        """The scoreboard as text (``"ansi"``) or slices with the outputs drawn in (``"rgb_array"``).
+    def render(self) -> str | NDArray[np.uint8] | None:
+        """Draw the scoreboard (``"ansi"``) or slices with the outputs (``"rgb_array"``).
 
         Returns:
             A string, or ``[height, width, 3]`` uint8, or ``None`` without a render mode.

@@ -114,7 +114,8 @@ def cell_text(
 
     Args:
         result: What the host saw.
-        turns_left, calls_left: Budget after this step.
+        turns_left: Turns after this step.
+        calls_left: Calls after this step.
         limit: Most characters of the whole text.
         notes: Sentences of the host, for example a warning.
 

@@ -6,7 +6,7 @@ import io
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import nibabel as nib
 import numpy as np
@@ -153,7 +153,7 @@ def _input(data: bytes) -> tuple[NDArray[np.float32], tuple[float, ...]]:
     with tempfile.TemporaryDirectory(prefix="bat-render-") as folder:
         file = Path(folder) / ("input.nii.gz" if data[:2] == b"\x1f\x8b" else "input.nii")
         file.write_bytes(data)
-        image = nib.load(file)
+        image: Any = nib.load(file)
         volume = np.asarray(image.get_fdata(dtype=np.float32))
         spacing = tuple(float(z) for z in image.header.get_zooms()[:3])
     return volume, spacing
@@ -192,7 +192,9 @@ def _row(
         over = None if labels is None else np.take(labels, index, axis=axis)
         tiles.append(_tile(plane, over, (spacing[rest[0]], spacing[rest[1]])))
     picture = Image.fromarray(np.concatenate(tiles, axis=1))
-    note = case if labels is not None else f"{case}: " + ("unreadable" if has_output else "no output")
+    note = (
+        case if labels is not None else f"{case}: " + ("unreadable" if has_output else "no output")
+    )
     ImageDraw.Draw(picture).text((4, 2), note, fill=(255, 255, 255))
     return np.asarray(picture, dtype=np.uint8)
 

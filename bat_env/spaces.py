@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -27,14 +27,14 @@ PROBES: Final[tuple[tuple[str, str], ...]] = (
 
 
 class Unicode(Space[str]):
-    """Any Unicode text, newlines included; contains no lone surrogates.
+    r"""Any Unicode text, newlines included; contains no lone surrogates.
 
     Unlike :class:`gymnasium.spaces.Text` it has no charset, so membership of a megabyte is checked
     in well under a millisecond.
 
-        >>> "two\\nlines" in Unicode()
+        >>> "two\nlines" in Unicode()
         True
-        >>> "\\ud800" in Unicode()
+        >>> "\ud800" in Unicode()
         False
 
     Args:
@@ -60,7 +60,9 @@ class Unicode(Space[str]):
         _refuse(mask, probability)
         limit = 32 if self.max_length is None else min(32, self.max_length)
         length = int(self.np_random.integers(limit + 1))
-        return "".join(_ALPHABET[int(i)] for i in self.np_random.integers(len(_ALPHABET), size=length))
+        return "".join(
+            _ALPHABET[int(i)] for i in self.np_random.integers(len(_ALPHABET), size=length)
+        )
 
     def contains(self, x: Any) -> bool:
         """Whether ``x`` is a text of valid Unicode within the limit."""
@@ -74,7 +76,7 @@ class Unicode(Space[str]):
             return False
         return True
 
-    def to_jsonable(self, sample_n: Sequence[str]) -> list[str]:
+    def to_jsonable(self, sample_n: Iterable[str]) -> list[str]:
         """A batch as JSON strings."""
         return list(sample_n)
 
@@ -129,7 +131,7 @@ class ToolCall(Space[dict[str, Any]]):
         """Whether ``x`` is a valid call; never raises."""
         return isinstance(validate_call(x, self.code_chars), ValidCall)
 
-    def to_jsonable(self, sample_n: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def to_jsonable(self, sample_n: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """A batch as JSON objects."""
         return [{"name": c["name"], "arguments": dict(c["arguments"])} for c in sample_n]
 

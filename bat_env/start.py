@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -14,7 +14,23 @@ from bat_env.config import MAX_INDEX, EnvConfig, ResetOptions, choose_task
 from bat_env.errors import BankError, ConfigError, unknown_name
 from bat_env.stages import Stage
 from bat_env.tasks import Task, load_task, render_brief, stage_files
-from bat_env.tasks.instance import Instance, Size, Split
+from bat_env.tasks.instance import Instance, Split
+
+
+class StateSource(Protocol):
+    """Where reset states come from; :class:`~bat_env.bank.Bank` is one."""
+
+    def get(self, state_id: str) -> StageState:
+        """The state with this id."""
+
+    def workspace(self, state_id: str) -> dict[str, bytes]:
+        """Its files, workspace-relative."""
+
+    def sample(self, rng: np.random.Generator, **query: Any) -> StageState:
+        """A drawn state that fits the query."""
+
+    def close(self) -> None:
+        """Free what it holds. Idempotent."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +79,7 @@ class Starter:
 
     def __init__(self, config: EnvConfig) -> None:
         self._config = config
-        self._bank: Bank | None = None
+        self._bank: StateSource | None = None
         self._owns_bank = False
 
     def draw(self, options: ResetOptions, rng: np.random.Generator) -> Start:
@@ -93,7 +109,7 @@ class Starter:
         if size not in task.spec.sizes:
             raise unknown_name(f"size of {task.spec.id}", size, task.spec.sizes)
         split = cast("Split", self._config.split)
-        instance = task.instance(split, index, cast("Size", size))
+        instance = task.instance(split, index, size)
         return Start(task, instance, self._config.tier, Stage.E2E)
 
     def close(self) -> None:
@@ -174,7 +190,7 @@ class Starter:
                 f"track {self._config.track!r}."
             )
 
-    def _from_state(self, bank: Bank, state: StageState) -> Start:
+    def _from_state(self, bank: StateSource, state: StageState) -> Start:
         task = load_task(state.task)
         if state.task_digest != task.digest:
             raise BankError(
@@ -198,7 +214,7 @@ class Starter:
             state=state,
         )
 
-    def _open_bank(self) -> Bank:
+    def _open_bank(self) -> StateSource:
         if self._bank is None:
             given = self._config.bank
             if given is None or isinstance(given, str | Path):

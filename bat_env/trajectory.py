@@ -133,6 +133,9 @@ class Recorder:
         if not self._open:
             return
         number = len(self._steps) + 1
+        extra: dict[str, Any] = {"reward": float(reward), "wall_s": round(wall_s, 6)}
+        kept = ("valid", "error", "score", "items", "components", "status")
+        extra |= {key: plain(info[key]) for key in kept if key in info}
         step: dict[str, Any] = {"step_id": number, "source": "agent", "message": ""}
         call = plain(action)
         result: dict[str, Any] = {"content": str(plain(observation.get("text", "")))}
@@ -149,15 +152,7 @@ class Recorder:
         else:
             step["message"] = call if isinstance(call, str) else json.dumps(call)
         step["observation"] = {"results": [result]}
-        step["extra"] = {
-            "reward": float(reward),
-            "wall_s": round(wall_s, 6),
-            **{
-                key: plain(info[key])
-                for key in ("valid", "error", "score", "items", "components", "status")
-                if key in info
-            },
-        }
+        step["extra"] = extra
         self._add_tokens(step)
         self._steps.append(step)
 
@@ -177,10 +172,11 @@ class Recorder:
         if not self._open:
             return None
         self._open = False
-        rewards = [step["extra"]["reward"] for step in self._steps if "extra" in step]
-        document = {
+        rewards = [float(step["extra"]["reward"]) for step in self._steps[1:]]
+        session = uuid.uuid4().hex
+        document: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
-            "session_id": uuid.uuid4().hex,
+            "session_id": session,
             "agent": {"name": self.agent, "version": "unknown"},
             "steps": self._steps,
             "final_metrics": {"total_steps": len(self._steps)},
@@ -192,7 +188,7 @@ class Recorder:
                 "result": plain(result),
             },
         }
-        self.path = self.directory / f"{self._stem()}-{document['session_id'][:12]}.json"
+        self.path = self.directory / f"{self._stem()}-{session[:12]}.json"
         write_json(self.path, document)
         return self.path
 
@@ -289,17 +285,20 @@ def write_json(path: Path, document: Any) -> None:
     Raises:
         BatError: If the disk refuses.
     """
-    temporary: str | None = None
+    text = json.dumps(document, ensure_ascii=False, allow_nan=False)
+    temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=".json")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=".json")
+        temporary = Path(name)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(document, stream, ensure_ascii=False, allow_nan=False)
-        Path(temporary).replace(path)
+            stream.write(text)
+        temporary.replace(path)
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise BatError(f"Cannot write {path}: {error.strerror or error}.") from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def check_directory(path: str | Path) -> Path:

@@ -43,7 +43,7 @@ def test_batching_round_trip(space: Any) -> None:
     out = concatenate(space, samples, create_empty_array(space, 3))
     assert list(out) == samples
     assert out in batched
-    assert list(iterate(batched, batched.sample()))[0] in space
+    assert next(iter(iterate(batched, batched.sample()))) in space
 
 
 def test_unicode_membership_is_fast_and_strict() -> None:
@@ -132,7 +132,10 @@ json_values = st.recursive(
 )
 
 
-@given(json_values | st.fixed_dictionaries({"name": st.sampled_from([*TOOLS, ""]), "arguments": json_values}))
+@given(
+    json_values
+    | st.fixed_dictionaries({"name": st.sampled_from([*TOOLS, ""]), "arguments": json_values})
+)
 def test_any_value_is_a_call_or_an_answer(action: Any) -> None:
     answer = validate_call(action)
     assert isinstance(answer, ValidCall | str)

@@ -1,0 +1,256 @@
+"""The ``bat-env`` command. Heavy rooms load only in the commands that need them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bat_env import __version__
+from bat_env.errors import BatError
+
+app = typer.Typer(
+    name="bat-env",
+    help="The BaT environment suite: tasks, sandboxes and the Stage Bank.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+sandbox_app = typer.Typer(help="Sandbox backends.", no_args_is_help=True)
+image_app = typer.Typer(help="The Docker sandbox image.", no_args_is_help=True)
+bank_app = typer.Typer(help="The Stage Bank.", no_args_is_help=True)
+app.add_typer(sandbox_app, name="sandbox")
+app.add_typer(image_app, name="image")
+app.add_typer(bank_app, name="bank")
+
+Backend = Annotated[str, typer.Option(help="auto, docker, local, process or a registered name.")]
+BankPath = Annotated[
+    Path | None, typer.Option("--path", help="Folder of the bank; default $BAT_BANK.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def main() -> None:
+    """Run the command line; one clear line and exit code 2 for an error of ours."""
+    try:
+        app(standalone_mode=True)
+    except BatError as error:
+        print(f"bat-env: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("bat-env: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """The BaT environment suite: tasks, sandboxes and the Stage Bank."""
+
+
+@app.command()
+def tasks(as_json: AsJson = False) -> None:
+    """List the tasks that are installed."""
+    from bat_env.tasks import load_task, task_ids
+
+    rows: list[dict[str, Any]] = []
+    for name in task_ids():
+        spec = load_task(name).spec
+        rows.append(
+            {"id": name, "version": spec.version, "tiers": list(spec.tiers)}
+            | {"sizes": list(spec.sizes), "title": spec.title}
+        )
+    if as_json:
+        print(json.dumps({"schema_version": 1, "tasks": rows}))
+        return
+    for row in rows:
+        print(f"{row['id']}  v{row['version']}  {', '.join(row['tiers'])}  {row['title']}")
+
+
+@sandbox_app.command("check")
+def sandbox_check(
+    backend: Annotated[
+        str | None, typer.Option(help="One backend; default: the one that auto chooses.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the self-check suite against a backend and print what holds and what does not."""
+    from bat_env.sandbox import resolve_backend
+    from bat_env.testing import sandbox_conformance
+
+    report = sandbox_conformance(resolve_backend(backend or "auto"))
+    if as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        print(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@image_app.command("build")
+def image_build(
+    tag: Annotated[str | None, typer.Option(help="Name of the image.")] = None,
+    base_image: Annotated[
+        str | None, typer.Option(help="Base; default: the best there is.")
+    ] = None,
+    wheelhouse: Annotated[Path | None, typer.Option(help="Folder of wheels to install.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Build even if it is up to date.")] = False,
+) -> None:
+    """Build the Docker sandbox image, unless one with equal inputs is there."""
+    from bat_env.image import build
+
+    print(build(tag=tag, base_image=base_image, wheelhouse=wheelhouse, force=force))
+
+
+@bank_app.command("status")
+def bank_status(path: BankPath = None, as_json: AsJson = False) -> None:
+    """Show how many states each cell of the Stage Bank holds."""
+    from bat_env.bank import Bank
+
+    with Bank.open(path) as bank:
+        status = bank.status()
+        if as_json:
+            print(json.dumps(status.to_json()))
+            return
+        print(f"{bank.path}: {status.states} states, {status.bytes_on_disk / 2**20:.1f} MiB")
+        for track, foci in status.grid.items():
+            for focus, outcomes in foci.items():
+                counts = "  ".join(f"{name} {count}" for name, count in outcomes.items())
+                print(f"  {track:7} {focus:4} {counts}")
+
+
+@bank_app.command("build")
+def bank_build(
+    path: BankPath = None,
+    task: Annotated[list[str] | None, typer.Option(help="Task; repeatable; default all.")] = None,
+    size: Annotated[list[str] | None, typer.Option(help="full or mini; repeatable.")] = None,
+    per_cell: Annotated[int, typer.Option(min=1, help="States in each cell.")] = 8,
+    demos: Annotated[int, typer.Option(min=0, help="Demonstrations in all.")] = 200,
+    seed: Annotated[int, typer.Option(help="Decides everything that is drawn.")] = 0,
+    backend: Backend = "auto",
+    workers: Annotated[int, typer.Option(min=1, help="Sandboxes at work at once.")] = 2,
+) -> None:
+    """Fill the Stage Bank. Safe to interrupt: run it again and it goes on."""
+    from bat_env.bank import default_bank_path
+    from bat_env.bank.build import build
+    from bat_env.tasks import task_ids
+
+    report = build(
+        path or default_bank_path(),
+        tasks=tuple(task or task_ids()),
+        sizes=tuple(size or ("mini",)),
+        per_cell=per_cell,
+        demos=demos,
+        seed=seed,
+        backend=backend,
+        workers=workers,
+        progress=lambda *parts: print(*parts, flush=True),
+    )
+    print(report)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Say what works on this machine and how to get the rest."""
+    rows = _findings()
+    if as_json:
+        print(json.dumps({"schema_version": 1, "checks": rows}))
+    else:
+        for row in rows:
+            mark = "ok " if row["ok"] else "-- "
+            print(f"{mark} {row['name']}: {row['found']}")
+            if row["advice"]:
+                print(f"      {row['advice']}")
+    if not any(row["ok"] for row in rows if row["name"].startswith("sandbox ")):
+        raise typer.Exit(1)
+
+
+def _findings() -> list[dict[str, Any]]:
+    """One row a check: name, ok, found, advice."""
+    rows = [_row("automed-bat", True, f"{__version__} on Python {sys.version.split()[0]}")]
+    for module, extra in (("torch", "sandbox-local"), ("monai", "sandbox-local"), ("trl", "train")):
+        found = importlib.util.find_spec(module) is not None
+        what = importlib.metadata.version(module) if found else "not installed"
+        advice = "" if found else f"pip install 'automed-bat[{extra}]'"
+        rows.append(_row(f"package {module}", found, what, advice))
+    rows.append(_docker_row())
+    for backend, advice in (
+        ("docker", "start a Docker daemon and run `bat-env image build`"),
+        ("local", "needs Linux with user namespaces, and the extra sandbox-local"),
+    ):
+        rows.append(_sandbox_row(backend, advice))
+    rows.append(_bank_row())
+    free = shutil.disk_usage(Path.home() if Path.home().exists() else Path("/")).free / 2**30
+    enough = free >= 5
+    rows.append(
+        _row("disk", enough, f"{free:.1f} GiB free", "" if enough else "the demo needs 5 GB")
+    )
+    rows.append(
+        _row(
+            "cores",
+            True,
+            str(
+                len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+            ),
+        )
+    )
+    return rows
+
+
+def _row(name: str, ok: bool, found: str, advice: str = "") -> dict[str, Any]:
+    return {"name": name, "ok": ok, "found": found, "advice": advice}
+
+
+def _docker_row() -> dict[str, Any]:
+    from bat_env.image import default_tag, image_exists
+
+    try:
+        if image_exists():
+            return _row("image", True, default_tag())
+        return _row("image", False, "not built", "bat-env image build")
+    except BatError as error:
+        return _row("image", False, str(error), "install Docker (optional) and start its daemon")
+
+
+def _sandbox_row(backend: str, advice: str) -> dict[str, Any]:
+    from bat_env.sandbox import make_sandbox
+    from bat_env.sandbox.base import Cell
+
+    try:
+        sandbox = make_sandbox(backend)
+        try:
+            sandbox.start()
+            sandbox.reset({})
+            result = sandbox.run(Cell("python", "print(6 * 7)"))
+        finally:
+            sandbox.close()
+    except BatError as error:
+        return _row(f"sandbox {backend}", False, str(error), advice)
+    ok = result.ok and result.stdout.strip() == "42"
+    return _row(f"sandbox {backend}", ok, "runs cells" if ok else result.stderr[-200:])
+
+
+def _bank_row() -> dict[str, Any]:
+    from bat_env.bank import Bank
+
+    try:
+        with Bank.open() as bank:
+            return _row("stage bank", True, f"{bank.status().states} states at {bank.path}")
+    except BatError as error:
+        return _row("stage bank", False, str(error), "bat-env bank build")

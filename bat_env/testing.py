@@ -1,0 +1,199 @@
+"""Checks for third parties: does an environment, a task folder or a sandbox keep its contract?
+
+Each function returns nothing and raises ``AssertionError`` with a sentence that says which rule was
+broken and how. They run in a plain script or under pytest.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.utils.env_checker import check_env, data_equivalence
+
+from bat_env.errors import ConfigError
+from bat_env.sandbox.check import CheckReport, check_sandbox
+from bat_env.stages import SCORE_QUANTUM, Stage
+from bat_env.tasks import Task, load_task, render_brief, stage_files
+from bat_env.tasks.instance import SPLITS
+from bat_env.tools import execute_call, submit_call
+
+BAD_ACTIONS: tuple[Any, ...] = (
+    None,
+    "print(1)",
+    [],
+    {"name": "submit_results"},
+    {"name": "execute_kode", "arguments": {}},
+    {"name": "execute_code", "arguments": {"language": "perl", "code": "1"}},
+    {"name": "execute_code", "arguments": {"language": "python", "code": 1}},
+    {"name": "execute_code", "arguments": {"language": "python", "code": "a\0"}},
+    {"name": "execute_code", "arguments": {"language": "python", "code": "\ud800"}},
+)
+"""Actions that must become observations."""
+
+
+def check_environment(make: Callable[[], gym.Env[Any, Any]]) -> None:
+    """Check an environment: Gymnasium's checker without warnings, and the suite's own rules.
+
+    Args:
+        make: Makes a fresh environment; called several times, each one is closed.
+
+    Raises:
+        AssertionError: Names the broken rule.
+    """
+    env = make()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            check_env(env.unwrapped, skip_render_check=False)
+    finally:
+        env.close()
+    _check_spec(make)
+    _check_bad_actions(make)
+    _check_reward_sum(make)
+    _check_determinism(make)
+    env = make()
+    env.close()
+    env.close()
+
+
+def play(
+    env: gym.Env[Any, Any], actions: list[Any], *, seed: int = 0
+) -> list[tuple[Any, float, bool, bool, dict[str, Any]]]:
+    """Reset with ``seed``, then step through ``actions`` until the episode ends."""
+    env.reset(seed=seed)
+    steps = []
+    for action in actions:
+        observation, reward, terminated, truncated, info = env.step(action)
+        steps.append((observation, float(reward), terminated, truncated, info))
+        if terminated or truncated:
+            break
+    return steps
+
+
+def _check_spec(make: Callable[[], gym.Env[Any, Any]]) -> None:
+    env = make()
+    spec = env.spec
+    env.close()
+    if spec is None:
+        return
+    assert pickle.loads(pickle.dumps(spec)) == spec, "The spec must survive pickle."
+    text = spec.to_json()
+    assert EnvSpec.from_json(text).to_json() == text, "The spec must survive JSON."
+
+
+def _check_bad_actions(make: Callable[[], gym.Env[Any, Any]]) -> None:
+    env = make()
+    try:
+        env.reset(seed=0)
+        for action in BAD_ACTIONS:
+            observation, reward, terminated, truncated, info = env.step(action)
+            assert observation in env.observation_space, f"{action!r}: not a valid observation."
+            assert info["valid"] is False, f"{action!r} must be marked as not valid."
+            assert isinstance(info["error"], str), f"{action!r} must say what is wrong."
+            assert reward == 0.0, f"{action!r} must not change the score."
+            if terminated or truncated:
+                return
+    finally:
+        env.close()
+
+
+def _check_reward_sum(make: Callable[[], gym.Env[Any, Any]]) -> None:
+    env = make()
+    try:
+        cell = execute_call("python", "open('note.txt', 'w').write('x')")
+        steps = play(env, [cell, BAD_ACTIONS[0], submit_call()])
+    finally:
+        env.close()
+    info = steps[-1][4]
+    assert steps[-1][2] and not steps[-1][3], "submit_results must end the episode as terminated."
+    total = sum(step[1] for step in steps)
+    score = info["result"]["score"]
+    assert total == score, f"Rewards sum to {total!r}, the score is {score!r}."
+    assert (score / SCORE_QUANTUM).is_integer(), f"{score!r} is no multiple of 2**-20."
+
+
+def _check_determinism(make: Callable[[], gym.Env[Any, Any]]) -> None:
+    code = "import random\nprint(random.random())\nopen('a.txt', 'w').write('a')"
+    actions = [execute_call("python", code), execute_call("bash", "ls"), submit_call()]
+    runs = []
+    for _ in range(2):
+        env = make()
+        try:
+            runs.append(play(env, actions, seed=5))
+        finally:
+            env.close()
+    for one, two in zip(*runs, strict=True):
+        assert data_equivalence(one, two, exact=True), (
+            f"Equal seed and actions must give equal results; got {one!r} and {two!r}."
+        )
+        json.dumps(one[4])
+
+
+def check_task(task: Task | str) -> None:
+    """Check what every task folder must keep without running a sandbox.
+
+    Args:
+        task: The task or its id.
+
+    Raises:
+        AssertionError: Names the broken rule.
+    """
+    task = load_task(task) if isinstance(task, str) else task
+    spec = task.spec
+    values = [{json.dumps(f, sort_keys=True) for f in spec.fiction[s]} for s in spec.fiction]
+    assert len(set().union(*values)) == sum(map(len, values)), (
+        "Fictional parameters of train, dev and heldout must be disjoint."
+    )
+    for name, score in spec.floors.items():
+        assert score <= 0.10, f"Trivial output {name} scores {score}, more than .10."
+    for size in spec.sizes:
+        for split in SPLITS:
+            one = task.instance(split, 0, size)  # type: ignore[arg-type]
+            other = task.instance(split, 1, size)  # type: ignore[arg-type]
+            assert one.digest != other.digest, f"{split} {size}: two indices, one instance."
+            assert one.seed != other.seed, f"{split}: two indices, one seed."
+            _check_staging(task, one)
+    ids = [decision.id for decision in task.decisions]
+    assert len(set(ids)) == len(ids), "Decision ids must be unique."
+    for mistake in task.mistakes:
+        assert task.script(mistake.choices), f"Mistake {mistake.id} has an empty script."
+    for stage in Stage:
+        assert task.script(focus=stage), f"The script has no cell for {stage.name}."
+
+
+def _check_staging(task: Task, instance: Any) -> None:
+    private = [
+        data for tree in (instance.private, instance.probe_private) for data in tree.values()
+    ]
+    for tier in task.spec.tiers:
+        for focus in Stage:
+            files = stage_files(task, instance, tier, focus)
+            leaked = [path for path, data in files.items() if data in private]
+            assert not leaked, f"{leaked[0]} holds private truth."
+            brief = render_brief(task, instance, tier=tier, focus=focus)
+            assert brief.strip(), f"The brief of {tier} {focus.name} is empty."
+            assert str(instance.seed) not in brief, "The brief names the seed."
+
+
+def sandbox_conformance(backend: str) -> CheckReport:
+    """Run the self-check suite against a sandbox backend.
+
+    Args:
+        backend: A registered name.
+
+    Returns:
+        What holds and what does not.
+
+    Raises:
+        ConfigError: If the name is ``"auto"``.
+        SandboxError: If the backend cannot start here.
+    """
+    if backend == "auto":
+        raise ConfigError("Name the backend to check, for example 'local'; 'auto' may vary.")
+    return check_sandbox(backend)

@@ -1,0 +1,116 @@
+"""Wrappers: plain-text policies, and trajectories of any environment of the suite's shape."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any, Final, SupportsFloat
+
+import gymnasium as gym
+
+from bat_env.spaces import Unicode
+from bat_env.tools import execute_call, submit_call
+from bat_env.trajectory import Recorder
+
+Observation = dict[str, Any]
+StepResult = tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]
+
+_FENCE: Final = re.compile(
+    r"^[ \t]*(?P<tick>`{3,}|~{3,})[ \t]*(?P<language>[\w+-]*)[^\n]*\n"
+    r"(?P<code>.*?)^[ \t]*(?P=tick)[ \t]*$",
+    re.DOTALL | re.MULTILINE,
+)
+_LANGUAGES: Final[dict[str, str]] = {
+    "": "python",
+    "python": "python",
+    "py": "python",
+    "python3": "python",
+    "bash": "bash",
+    "sh": "bash",
+    "shell": "bash",
+}
+_SUBMIT: Final = "SUBMIT"
+
+
+def parse_text(text: str) -> dict[str, Any] | str:
+    """Read a plain-text answer as a tool call.
+
+    The first fenced block is the code; its language defaults to Python. Without a block, a line
+    that is just ``SUBMIT`` hands in.
+
+        >>> parse_text("SUBMIT")
+        {'name': 'submit_results', 'arguments': {}}
+
+    Returns:
+        The call, or ``text`` itself: the environment answers that it is none.
+    """
+    block = _FENCE.search(text)
+    if block is not None:
+        name = block["language"].lower()
+        return execute_call(_LANGUAGES.get(name, name), block["code"])
+    if any(line.strip() == _SUBMIT for line in text.splitlines()):
+        return submit_call()
+    return text
+
+
+class TextAction(gym.Wrapper[Observation, Any, Observation, Any]):
+    """Takes plain text as action: a fenced block runs, ``SUBMIT`` on a line of its own hands in.
+
+    Anything else costs the turn and is answered by an observation, like every bad action.
+    """
+
+    def __init__(self, env: gym.Env[Observation, Any]) -> None:
+        super().__init__(env)
+        self.action_space = Unicode()
+
+    def step(self, action: Any) -> StepResult:
+        """Do what the text says."""
+        return self.env.step(parse_text(action) if isinstance(action, str) else action)
+
+
+class RecordTrajectory(
+    gym.Wrapper[Observation, Any, Observation, Any], gym.utils.RecordConstructorArgs
+):
+    """Writes one trajectory file an episode, of what passes through this wrapper.
+
+    Use it where the actions before other wrappers matter, or around an environment of a third
+    party; :class:`~bat_env.env.AutoMedEnv` itself writes files with ``trajectory_dir=``.
+
+    Args:
+        env: The environment.
+        directory: Folder of the files.
+        agent: Name of the agent, for the files.
+    """
+
+    def __init__(
+        self, env: gym.Env[Observation, Any], directory: str | Path, agent: str = "unknown"
+    ) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, directory=str(directory), agent=agent)
+        gym.Wrapper.__init__(self, env)
+        self.recorder = Recorder(directory, agent)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode; one left in the middle is written as abandoned."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self.recorder.start(observation, info)
+        return observation, info
+
+    def step(self, action: Any) -> StepResult:
+        """Pass the step on and record it."""
+        began = time.perf_counter()
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        wall_s = time.perf_counter() - began
+        self.recorder.step(action, observation, float(reward), info, wall_s)
+        if terminated or truncated:
+            self.recorder.finish(str(info.get("status", "over")), result=info.get("result"))
+        return observation, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        """Write an open episode as abandoned, then close the environment."""
+        try:
+            self.recorder.finish("abandoned")
+        finally:
+            self.env.close()

@@ -1,0 +1,52 @@
+"""The command line: what it prints, and one clear line for an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import bat_env
+
+
+def _run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    code = "from bat_env.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *args],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+        timeout=300,
+    )
+
+
+def test_version_and_tasks() -> None:
+    assert _run("--version").stdout.strip() == bat_env.__version__
+    rows = json.loads(_run("tasks", "--json").stdout)["tasks"]
+    assert "seg/kidney_tumor" in [row["id"] for row in rows]
+    assert "seg/kidney_tumor  v0" in _run("tasks").stdout
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    for args in (
+        ("bank", "status", "--path", str(tmp_path / "none")),
+        ("sandbox", "check", "--backend", "dcoker"),
+        ("bank", "build", "--path", str(tmp_path), "--task", "kidney_tumr"),
+    ):
+        out = _run(*args)
+        assert out.returncode == 2, out.stderr
+        assert out.stderr.startswith("bat-env: ") and out.stderr.count("\n") == 1
+        assert "Traceback" not in out.stderr
+    assert _run("no-such-command").returncode == 2
+
+
+def test_doctor_says_what_works_and_how_to_get_the_rest(tmp_path: Path) -> None:
+    out = _run("doctor", "--json", BAT_BANK=str(tmp_path / "none"))
+    checks = {row["name"]: row for row in json.loads(out.stdout)["checks"]}
+    assert out.returncode == 0
+    assert checks["sandbox local"]["ok"]
+    assert not checks["stage bank"]["ok"]
+    assert "bat-env bank build" in checks["stage bank"]["advice"]
+    assert all(row["ok"] or row["advice"] for row in checks.values())
