@@ -88,6 +88,7 @@ def items(spec: TaskSpec) -> tuple[Item, ...]:
             "S4.reproducible",
             "All outputs valid, and a clean re-run of a random case agrees",
             reproducible,
+            evidence=(output_pattern(spec),),
             weight=HALF,
         ),
     )
