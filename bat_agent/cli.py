@@ -1,0 +1,271 @@
+"""`bat-agent`: evaluate, train, resume, report. A bad request is one line on stderr and exit 2."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bat_agent import __version__
+from bat_env.errors import BatError
+
+app = typer.Typer(
+    name="bat-agent",
+    help="Agents on medical-imaging work: evaluate, train, report.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Backend = Annotated[str, typer.Option(help="Sandbox: auto, docker, local or process.")]
+Run = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"bat-agent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
+    ] = False,
+) -> None:
+    """Agents on medical-imaging work: evaluate, train, report."""
+
+
+@app.command("eval")
+def eval_command(
+    agent: Annotated[str, typer.Option(help="Agent name, checkpoint folder or run folder.")],
+    suite: Annotated[str | None, typer.Option(help="Frozen held-out suite.")] = None,
+    task: Annotated[str | None, typer.Option(help="One task, at full size.")] = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="Instances of each task; default all.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature of a policy.")] = 0.7,
+    greedy: Annotated[bool, typer.Option(help="A policy takes its most likely token.")] = False,
+    tier: Annotated[str, typer.Option(help="lite, standard or pro.")] = "lite",
+    workers: Annotated[int, typer.Option(help="Parallel episodes of a script.")] = 2,
+    sandbox: Backend = "auto",
+    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Also write every cell to this file.")] = None,
+    trajectories: Annotated[Path | None, typer.Option(help="Folder for the episodes.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Score an agent on frozen held-out instances."""
+    from bat_agent.evaluate import evaluate
+    from bat_agent.progress import Phase, RunProgress
+
+    show = RunProgress([Phase("eval", f"Evaluate {agent}", 60.0)])
+    with show, show.phase("eval") as advance:
+        evaluation = evaluate(
+            agent,
+            suite=suite,
+            task=task,
+            repeats=repeats,
+            temperature=temperature,
+            greedy=greedy,
+            tier=tier,
+            workers=workers,
+            sandbox=sandbox,
+            seed=seed,
+            trajectory_dir=trajectories,
+            progress=lambda done, total: advance(done, total, f"{done}/{total} episodes"),
+        )
+    if out is not None:
+        evaluation.save(out)
+    summary = evaluation.summary()
+    if as_json:
+        print(json.dumps(summary, allow_nan=False))
+        return
+    table = Table(title=f"{evaluation.agent} on {evaluation.target}", title_justify="left")
+    for column in ("score", "mean", "95 %"):
+        table.add_column(column, justify="left" if column == "score" else "right")
+    rows = {name: summary[name] for name in ("overall", "agentic", "task")} | summary["stages"]
+    for name, mean in rows.items():
+        bounds = summary["ci95"][name]
+        table.add_row(
+            name,
+            "-" if mean is None else f"{mean:.3f}",
+            "" if bounds is None else f"{bounds[0]:.3f} .. {bounds[1]:.3f}",
+        )
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{summary['episodes']} episodes, {summary['invalid']} invalid, {summary['seconds']:.0f} s"
+    )
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
+    rounds: Annotated[int, typer.Option(help="BiCuRL rounds.")] = 2,
+    backend: Backend = "auto",
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+) -> None:
+    """Train an agent, score it before and after, write the report. Safe to interrupt and rerun."""
+    from bat_agent.demo import demo_config
+
+    _train(out, demo_config(seed=seed, rounds=rounds, backend=backend), quiet)
+
+
+@app.command()
+def train(
+    out: Annotated[Path, typer.Option(help="Folder of the run.")],
+    preset: Annotated[str, typer.Option(help="Recipe: a name or a JSON file.")] = "tiny-cpu",
+    rounds: Annotated[int, typer.Option(help="BiCuRL rounds.")] = 10,
+    seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
+    backend: Backend = "auto",
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+) -> None:
+    """Run BiCuRL with a preset: bank, supervised start, rounds, final evaluation, report."""
+    from bat_agent.demo import demo_config
+
+    title = f"BiCuRL, {preset}, {rounds} rounds"
+    config = demo_config(seed=seed, rounds=rounds, backend=backend, preset=preset, title=title)
+    _train(out, config, quiet)
+
+
+@app.command()
+def resume(
+    run: Run,
+    rounds: Annotated[int | None, typer.Option(help="Go on to so many rounds in all.")] = None,
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+) -> None:
+    """Continue a run where it stopped, or by further rounds."""
+    from bat_agent.config import load_config
+
+    config = load_config(run)
+    if rounds is not None:
+        config = config.model_copy(update={"rounds": max(rounds, config.rounds)})
+    _train(run, config, quiet)
+
+
+@app.command()
+def status(
+    run: Run,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Show where a run stands."""
+    from bat_agent.status import status as read_status
+    from bat_agent.status import status_table
+
+    value = read_status(run)
+    if as_json:
+        print(json.dumps(value))
+    else:
+        Console().print(status_table(value))
+
+
+@app.command()
+def report(
+    run: Run,
+    out: Annotated[Path | None, typer.Option(help="File; report.html in the run.")] = None,
+) -> None:
+    """Write the report of a finished run: one self-contained HTML file."""
+    from bat_agent.report import write_report
+
+    print(write_report(run, out))
+
+
+@app.command()
+def learn(
+    out: Annotated[Path, typer.Option(help="JSON file.")] = Path("docs/results/learn.json"),
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/learn"),
+    seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 3,
+    rounds: Annotated[int, typer.Option(help="BiCuRL rounds.")] = 2,
+    backend: Backend = "auto",
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+) -> None:
+    """Run the demo's recipe with several seeds and collect the scores."""
+    from bat_agent.demo import learn as run_learn
+
+    document = run_learn(runs, out, seeds=seeds, rounds=rounds, backend=backend, quiet=quiet)
+    table = Table(title="Held-out Overall by seed", title_justify="left")
+    for column in ("seed", "SFT", "BaT", "ratio", "difference, 95 %", "greedy SFT", "greedy BaT"):
+        table.add_column(column, justify="right")
+    for row in document["seeds"]:
+        overall, difference = row["overall"], row["difference"]["sampled"]
+        table.add_row(
+            str(row["seed"]),
+            f"{overall['sft']['sampled']:.3f}",
+            f"{overall['bat']['sampled']:.3f}",
+            "-" if row["ratio"] is None else f"{row['ratio']:.2f}",
+            f"{difference['mean']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]",
+            f"{overall['sft']['greedy']:.3f}",
+            f"{overall['bat']['greedy']:.3f}",
+        )
+    Console().print(table)
+    print(out)
+
+
+def _train(out: Path, config: Any, quiet: bool) -> None:
+    from bat_agent.pipeline import LABELS, Pipeline
+
+    command = shlex.join(["bat-agent", *sys.argv[1:]])
+    results = Pipeline(out, config, command=command, quiet=quiet).run()
+    table = Table(title="Held-out scores (95 % intervals over instances)", title_justify="left")
+    for column in ("agent", "Overall", "Agentic", "Task", "Overall, greedy"):
+        table.add_column(column, justify="left" if column == "agent" else "right")
+    for key, label in LABELS.items():
+        evaluation = results.evaluations[key, "sampled"]
+        greedy = results.evaluations.get((key, "greedy"))
+        summary = evaluation.summary()
+        table.add_row(
+            Text(label, style="bold" if key == "bat" else ""),
+            *(_with_bounds(summary, name) for name in ("overall", "agentic", "task")),
+            "" if greedy is None else _with_bounds(greedy.summary(), "overall"),
+        )
+    console = Console()
+    console.print(table)
+    for which, interval in results.differences.items():
+        if interval is not None:
+            console.print(
+                f"BaT - SFT, {which}: {interval.mean:+.3f} "
+                f"[{interval.low:+.3f}, {interval.high:+.3f}] over {interval.n} instances",
+                highlight=False,
+                markup=False,
+            )
+    print(results.report.resolve())
+
+
+def _with_bounds(summary: dict[str, Any], name: str) -> str:
+    mean, bounds = summary[name], summary["ci95"][name]
+    if mean is None or bounds is None:
+        return "-"
+    return f"{mean:.3f} ({bounds[0]:.3f}-{bounds[1]:.3f})"
+
+
+def main() -> None:
+    """Entry point: bad requests end in one line and exit 2, an interrupt in 130."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    # Nothing here is downloaded by a hub client; a look-up would only wait for a network.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    logging.captureWarnings(True)
+    try:
+        app(standalone_mode=True)
+    except BatError as error:
+        print(f"bat-agent: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("bat-agent: interrupted; the same command continues the run.", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,504 @@
+"""A whole run: Stage Bank, supervised start, rounds, final evaluation, pictures, report.
+
+Every phase leaves its result on disk, whole or not at all, and is skipped when it is there. No
+score depends on the wall clock: two runs with one configuration give the same scores.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bat_agent import __version__
+from bat_agent.agents.base import AgentSource, load_agent
+from bat_agent.config import RunConfig
+from bat_agent.curriculum.gate import TrainingHealth
+from bat_agent.curriculum.rounds import RoundPlan, StateRow
+from bat_agent.evaluate import evaluate, plan_targets, reset_spec
+from bat_agent.evaluation import Evaluation
+from bat_agent.files import derived_seed, write_json
+from bat_agent.loop import Loop, LoopState, Trained
+from bat_agent.progress import Advance, Phase, RunProgress
+from bat_agent.report.collect import RESULTS_SCHEMA
+from bat_agent.rollout import ResetSpec
+from bat_env.errors import ConfigError
+
+LABELS: Final[Mapping[str, str]] = {
+    "base": "base (untrained)",
+    "sft": "SFT",
+    "bat": "BaT",
+    "naive": "naive",
+    "oracle": "oracle",
+}
+SCRIPTS: Final = ("naive", "oracle")
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What a finished run came to.
+
+    Attributes:
+        evaluations: (agent key, ``"sampled"`` or ``"greedy"``) -> evaluation.
+        differences: ``"sampled"``, ``"greedy"`` -> paired Overall difference BaT - SFT.
+        report: The HTML file.
+        state: Of the loop.
+    """
+
+    evaluations: Mapping[tuple[str, str], Evaluation]
+    differences: Mapping[str, Any]
+    report: Path
+    state: LoopState
+
+
+class BatEngine:
+    """The work behind the loop's phases: Stage Bank, GRPO, controller suite.
+
+    Args:
+        run: Folder of the run.
+        config: Its settings.
+    """
+
+    def __init__(self, run: Path, config: RunConfig) -> None:
+        self.run, self.config = run, config
+        self.advance: Advance = _silent
+
+    @property
+    def bank(self) -> Path:
+        """The run's Stage Bank."""
+        return self.run / "bank"
+
+    def preflight(self) -> Mapping[str, Any]:
+        """Scan the bank against every held-out suite."""
+        from bat_env.bank import Bank, preflight
+        from bat_env.tasks import suite_names
+
+        with Bank.open(self.bank) as bank:
+            report = preflight(bank, suite_names())
+        return {
+            "findings": len(report.findings),
+            "states": report.states,
+            "demonstrations": report.demonstrations,
+            "fingerprint": report.fingerprint,
+        }
+
+    def digest(self, checkpoint: Path) -> str:
+        """Digest of the weights."""
+        from bat_agent.policy.checkpoint import read_seal
+
+        return str(read_seal(checkpoint)["weights_digest"])
+
+    def evaluate(self, checkpoint: Path, label: str) -> Evaluation:
+        """Controller evaluation at the sampling temperature, on the controller's own instances."""
+        return evaluate(
+            AgentSource(label, checkpoint=checkpoint),
+            suite=self.config.controller.suite,
+            repeats=self.config.controller.repeats,
+            temperature=self.config.preset.rollout.temperature,
+            tier=self.config.bank.tier,
+            sandbox=self.config.backend,
+            workers=self.config.workers,
+            max_live=self.config.preset.rollout.max_live,
+            seed=derived_seed(self.config.seed, "controller"),
+            progress=lambda done, total: self.advance(done, total, "controller episodes"),
+        )
+
+    def states(self) -> list[StateRow]:
+        """Reset states of the bank."""
+        from bat_env.bank import Bank
+
+        settings = self.config.bank
+        with Bank.open(self.bank) as bank:
+            rows = bank.query(size=settings.size, tier=settings.tier)
+            return [
+                StateRow(s.state_id, s.workspace, s.track, s.focus.name, s.outcome) for s in rows
+            ]
+
+    def specs(self, plan: RoundPlan) -> list[list[ResetSpec]]:
+        """Groups of the plan, batch after batch."""
+        return [
+            [
+                ResetSpec(
+                    env_id="bat_env:AutoMed-Bank-v0",
+                    seed=derived_seed(self.config.seed, plan.round_id, draw.step, draw.slot),
+                    options={"state_id": draw.state.state_id},
+                    env_kwargs={
+                        "bank": str(self.bank.resolve()),
+                        "sandbox": self.config.backend,
+                        "tier": self.config.bank.tier,
+                    },
+                )
+                for draw in batch
+            ]
+            for batch in plan.batches()
+        ]
+
+    def train(self, start: Path, plan: RoundPlan, out: Path) -> Trained:
+        """GRPO on the plan's states."""
+        from bat_agent.grpo import health_of, train_grpo
+
+        def report(step: int, steps: int, metrics: Mapping[str, float]) -> None:
+            self.advance(step, steps, f"update {step}: reward {metrics.get('reward', 0.0):.2f}")
+
+        checkpoint = train_grpo(
+            start,
+            self.specs(plan),
+            out,
+            self.config.preset,
+            seed=derived_seed(self.config.seed, "round", plan.round_id),
+            progress=report,
+        )
+        health = health_of(out, plan.steps)
+        rollouts = len(plan.draws) * self.config.preset.grpo.rollouts_per_group
+        return Trained(
+            checkpoint,
+            tuple(health["reward"]),
+            TrainingHealth(
+                finite=bool(health["finite"]),
+                rollouts=rollouts,
+                aborted=round(health["aborted_share"] * rollouts),
+            ),
+        )
+
+    def divergence(self, candidate: Path, best: Path) -> float:
+        """KL over held-out prompts of the bank."""
+        from bat_agent.divergence import mean_token_kl
+
+        sft = self.config.preset.sft
+        return mean_token_kl(
+            candidate,
+            best,
+            self.bank,
+            max_tokens=sft.max_row_tokens,
+            share=sft.validation_share,
+            temperature=self.config.preset.rollout.temperature,
+            seed=self.config.seed,
+        )
+
+
+class Pipeline:
+    """Runs one configuration in one folder, from where it stands to the report.
+
+    Args:
+        run: Folder of the run.
+        config: Its settings.
+        command: How it was started, for the report.
+        quiet: No progress on stderr.
+    """
+
+    def __init__(
+        self, run: Path, config: RunConfig, *, command: str = "", quiet: bool = False
+    ) -> None:
+        self.run_dir, self.command, self.quiet = run, command, quiet
+        self.config = config.claim(run)
+        self.engine = BatEngine(run, self.config)
+
+    def run(self) -> Results:
+        """Do what is left to do.
+
+        Raises:
+            BatError: Whatever stops the run; a second call continues it.
+        """
+        with RunProgress(self._phases(), quiet=self.quiet) as progress:
+            self._bank(progress)
+            sft = self._sft(progress)
+            state = self._rounds(progress, sft)
+            evaluations = self._finals(progress, sft, state)
+            self._results(progress, evaluations, state)
+            with progress.phase("report"):
+                from bat_agent.report import write_report
+
+                report = write_report(self.run_dir)
+        return Results(evaluations, self._differences(evaluations), report, state)
+
+    def _phases(self) -> list[Phase]:
+        preset, rounds = self.config.preset, self.config.rounds
+        cells = 18 * self.config.bank.per_cell
+        phases = [
+            Phase("bank", "Stage Bank", 0.5 * cells + 0.35 * self.config.bank.demos),
+            Phase("sft", "Supervised start", 0.35 * preset.sft.steps),
+        ]
+        phases += [
+            Phase(f"round-{n}", f"Round {n} of {rounds}", 9.0 * preset.grpo.steps_per_round + 60.0)
+            for n in range(1, rounds + 1)
+        ]
+        return [
+            *phases,
+            Phase("final", "Final evaluation", 180.0),
+            Phase("pictures", "Pictures", 8.0),
+            Phase("report", "Report", 1.0),
+        ]
+
+    # ----------------------------------------------------------------------------------- phases
+
+    def _bank(self, progress: RunProgress) -> None:
+        from bat_env.bank.build import build
+
+        settings = self.config.bank
+        # Stages of the build, and the share of its time that each begins at.
+        spans: dict[str, tuple[float, float]] = {"states": (0.0, 0.5), "demonstrations": (0.6, 0.4)}
+        with progress.phase("bank") as advance:
+
+            def report(what: str, done: int, total: int) -> None:
+                begin, share = spans.get(what, (0.5, 0.1))
+                advance(begin + share * done / max(1, total), 1.0, f"{what} {done}/{total}")
+
+            built = build(
+                self.run_dir / "bank",
+                tasks=settings.tasks,
+                sizes=(settings.size,),
+                tiers=(settings.tier,),
+                per_cell=settings.per_cell,
+                demos=settings.demos,
+                p_good=settings.p_good,
+                e2e_share=settings.e2e_share,
+                instances=settings.instances,
+                seed=self.config.seed,
+                backend=self.config.backend,
+                workers=self.config.workers,
+                progress=report,
+            )
+        write_json(
+            self.run_dir / "bank.json",
+            {
+                "schema_version": 1,
+                "states": len(built.states),
+                "demonstrations": built.demonstrations,
+                "digest": built.digest,
+                "demonstrations_digest": built.demonstrations_digest,
+            },
+        )
+
+    def _sft(self, progress: RunProgress) -> Path:
+        from bat_agent.sft import train_sft
+
+        with progress.phase("sft") as advance:
+            self.engine.preflight()
+            return train_sft(
+                self.run_dir / "bank",
+                self.run_dir / "sft",
+                self.config.preset,
+                seed=self.config.seed,
+                progress=lambda step, steps, metrics: advance(
+                    step, steps, f"step {step}: loss {metrics.get('loss', 0.0):.3f}"
+                ),
+            )
+
+    def _rounds(self, progress: RunProgress, sft: Path) -> LoopState:
+        # A phase of the loop and the span of its round that it fills.
+        spans = {"evaluate": (0.0, 0.08), "train": (0.08, 0.84), "candidate": (0.92, 0.08)}
+
+        def one(rounds: int, advance: Advance | None) -> LoopState:
+            span = (0.0, 0.0)
+
+            def on_phase(_: int, phase: str) -> None:
+                nonlocal span
+                span = spans.get(phase, (span[0] + span[1], 0.0))
+
+            def inside(done: float, total: float, note: str = "") -> None:
+                if advance is not None:
+                    advance(span[0] + span[1] * done / (total or 1.0), 1.0, note)
+
+            self.engine.advance = inside
+            return Loop(
+                self.run_dir,
+                self.engine,
+                config_digest=self.config.digest,
+                seed=self.config.seed,
+                rounds=rounds,
+                steps_per_round=self.config.preset.grpo.steps_per_round,
+                start=sft,
+                on_phase=on_phase,
+            ).run()
+
+        state = one(0, None)
+        for number in range(1, self.config.rounds + 1):
+            if state.round > number:
+                progress.skip(f"round-{number}")
+                continue
+            with progress.phase(f"round-{number}") as advance:
+                state = one(number, advance)
+        return state
+
+    def _finals(
+        self, progress: RunProgress, sft: Path, state: LoopState
+    ) -> dict[tuple[str, str], Evaluation]:
+        policies = {
+            "base": sft.parent / "base",
+            "sft": sft,
+            "bat": self.run_dir / state.best.path,
+        }
+        jobs: list[tuple[str, str, AgentSource, str]] = []
+        for key in LABELS:
+            if key in SCRIPTS:
+                jobs.append((key, "sampled", load_agent(key), ""))
+                continue
+            digest = self.engine.digest(policies[key])
+            source = AgentSource(LABELS[key], checkpoint=policies[key])
+            jobs += [(key, which, source, digest[:12]) for which in ("sampled", "greedy")]
+        done: dict[tuple[str, str], Evaluation] = {}
+        with progress.phase("final") as advance:
+            for number, (key, which, source, digest) in enumerate(jobs):
+
+                def report(n: int, total: int, number: int = number, name: str = key) -> None:
+                    advance(number + n / total, len(jobs), f"{name} {n}/{total}")
+
+                done[key, which] = self._final(key, which, source, digest, report)
+                advance(number + 1, len(jobs), "")
+        return done
+
+    def _final(
+        self, key: str, which: str, source: AgentSource, digest: str, report: Any
+    ) -> Evaluation:
+        # By weights, so that more rounds score a new best policy and nothing else again.
+        name = "-".join(part for part in (key, digest, which) if part)
+        file = self.run_dir / "final" / f"{name}.json"
+        if file.is_file():
+            return Evaluation.load(file)
+        episodes = self.run_dir / "final" / name
+        shutil.rmtree(episodes, ignore_errors=True)
+        evaluation = evaluate(
+            source,
+            suite=self.config.final.suite,
+            repeats=self.config.final.repeats,
+            temperature=self.config.preset.rollout.temperature,
+            greedy=which == "greedy",
+            tier=self.config.bank.tier,
+            sandbox=self.config.backend,
+            workers=self.config.workers,
+            max_live=self.config.preset.rollout.max_live,
+            seed=derived_seed(self.config.seed, "final"),
+            trajectory_dir=episodes,
+            progress=report,
+        )
+        evaluation.scores()  # A null cell cannot enter the results.
+        evaluation.save(file)
+        return evaluation
+
+    # ---------------------------------------------------------------------------------- results
+
+    def _differences(self, evaluations: Mapping[tuple[str, str], Evaluation]) -> dict[str, Any]:
+        return {
+            which: evaluations["bat", which].difference(evaluations["sft", which])
+            for which in ("sampled", "greedy")
+        }
+
+    def _results(
+        self,
+        progress: RunProgress,
+        evaluations: Mapping[tuple[str, str], Evaluation],
+        state: LoopState,
+    ) -> None:
+        index = representative(evaluations["sft", "sampled"], evaluations["bat", "sampled"])
+        trajectories = []
+        with progress.phase("pictures") as advance:
+            for number, key in enumerate(("sft", "bat")):
+                trajectories.append(self._episode(key, evaluations[key, "sampled"], index))
+                advance(number + 1, 2, "")
+        rows = []
+        for key, label in LABELS.items():
+            row: dict[str, Any] = {"key": key, "label": label}
+            for which in ("sampled", "greedy"):
+                if (key, which) in evaluations:
+                    row[which] = self._file(key, which, evaluations[key, which])
+            rows.append(row)
+        cell = evaluations["bat", "sampled"].cells[index]
+        differences = self._differences(evaluations)
+        write_json(
+            self.run_dir / "results.json",
+            {
+                "schema_version": RESULTS_SCHEMA,
+                "title": self.config.title,
+                "agents": rows,
+                "differences": {k: v.to_json() if v else None for k, v in differences.items()},
+                "trajectories": trajectories,
+                "choice": (
+                    f"Held-out instance {cell.index} of {cell.task}, sampled: the one whose gain "
+                    "is nearest to the median gain over the suite, so neither the best nor the "
+                    "worst case."
+                ),
+                "provenance": self._provenance(evaluations, state),
+            },
+        )
+
+    def _file(self, key: str, which: str, evaluation: Evaluation) -> str:
+        parts = (key, evaluation.checkpoint[:12], which)
+        return f"final/{'-'.join(part for part in parts if part)}.json"
+
+    def _episode(self, key: str, evaluation: Evaluation, index: int) -> dict[str, Any]:
+        cell = evaluation.cells[index]
+        source = self._file(key, "sampled", evaluation).removesuffix(".json")
+        file = self.run_dir / source / cell.trajectory
+        picture = self.run_dir / "pictures" / f"{Path(source).name}-{cell.index}.png"
+        if not picture.is_file():
+            from bat_agent.pictures import picture_episode
+
+            final = self.config.final
+            plan = plan_targets(suite=final.suite, repeats=final.repeats)
+            spec = reset_spec(
+                plan, plan.targets[index], tier=self.config.bank.tier, sandbox=self.config.backend
+            )
+            picture_episode(file, spec, picture)
+        return {
+            "key": key,
+            "label": LABELS[key],
+            "file": file.relative_to(self.run_dir).as_posix(),
+            "images": {
+                "Every case in three planes, with the outlines the agent handed in.": (
+                    picture.relative_to(self.run_dir).as_posix()
+                )
+            },
+        }
+
+    def _provenance(
+        self, evaluations: Mapping[tuple[str, str], Evaluation], state: LoopState
+    ) -> dict[str, Any]:
+        bank = self.run_dir / "bank.json"
+        from bat_agent.files import read_json
+
+        built = read_json(bank, schema_version=1)
+        final = evaluations["bat", "sampled"]
+        return {
+            "command": self.command,
+            "version": __version__,
+            "seed": self.config.seed,
+            "sandbox": self.config.backend,
+            "preset": self.config.preset.name,
+            "temperature": self.config.preset.rollout.temperature,
+            "settings": self.config.digest,
+            "stage bank": f"{built['digest']} ({built['states']} states)",
+            "demonstrations": (
+                f"{built['demonstrations_digest']} ({built['demonstrations']} episodes)"
+            ),
+            "held-out suite": f"{final.target} {final.target_digest} ({len(final.cells)} episodes)",
+            "base weights": evaluations["base", "sampled"].checkpoint,
+            "SFT weights": evaluations["sft", "sampled"].checkpoint,
+            "BaT weights": final.checkpoint,
+            "rounds": f"{self.config.rounds} run, promoted: "
+            + (", ".join(map(str, state.promoted)) or "none"),
+        }
+
+
+def _silent(done: float, total: float, note: str = "") -> None:
+    """Progress that nobody watches."""
+
+
+def representative(before: Evaluation, after: Evaluation) -> int:
+    """Position of the cell whose gain is nearest to the median gain; the earliest of equals.
+
+    Raises:
+        ConfigError: If no cell has a score on both sides.
+    """
+    gains = {
+        i: new.overall - old.overall
+        for i, (old, new) in enumerate(zip(before.cells, after.cells, strict=True))
+        if old.overall is not None and new.overall is not None
+    }
+    if not gains:
+        raise ConfigError("Expected at least one instance with both scores, came none.")
+    ordered = sorted(gains.values())
+    middle = len(ordered) // 2
+    median = ordered[middle] if len(ordered) % 2 else sum(ordered[middle - 1 : middle + 1]) / 2
+    return min(gains, key=lambda i: (abs(gains[i] - median), i))

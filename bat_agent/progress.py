@@ -1,0 +1,136 @@
+"""Progress of a long run on stderr: phase, share done, and the time left for the whole run."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.text import Text
+
+Advance: TypeAlias = Callable[[float, float, str], None]
+"""``(done, total, note)`` of the running phase."""
+
+PLAIN_EVERY_S: Final = 15.0
+"""Without a terminal, at most one line a phase in this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A phase and what it is expected to take, in seconds on the reference machine."""
+
+    key: str
+    title: str
+    seconds: float
+
+
+class RunProgress:
+    """Shows phases; estimates the time left from the phases' expected shares.
+
+    Args:
+        phases: All phases in order.
+        quiet: Print nothing.
+    """
+
+    def __init__(self, phases: Sequence[Phase], *, quiet: bool = False) -> None:
+        self._phases = {phase.key: phase for phase in phases}
+        self._left = {phase.key: phase.seconds for phase in phases}
+        self._quiet = quiet
+        self._spent = self._earned = 0.0
+        self._console = Console(stderr=True)
+        self._bar: Progress | None = None
+        if not quiet and self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}", justify="left"),
+                BarColumn(bar_width=28),
+                TextColumn("{task.percentage:>3.0f} %"),
+                _LeftColumn(self),
+                TextColumn("[dim]{task.fields[note]}"),
+                console=self._console,
+            )
+            self._total = self._bar.add_task("whole run", total=1.0, note="")
+
+    def __enter__(self) -> RunProgress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def seconds_left(self) -> float:
+        """Expected seconds until the end, scaled by how fast this machine has been so far."""
+        pace = self._spent / self._earned if self._earned > 5.0 else 1.0
+        return sum(self._left.values()) * pace
+
+    def skip(self, key: str) -> None:
+        """A phase whose result is on disk already."""
+        self._left[key] = 0.0
+        self._say(f"{self._phases[key].title}: done before")
+        self._refresh()
+
+    @contextlib.contextmanager
+    def phase(self, key: str) -> Iterator[Advance]:
+        """Run a phase; yields the function that reports its progress."""
+        phase = self._phases[key]
+        started, last_line = time.monotonic(), time.monotonic()
+        spent_before, earned_before = self._spent, self._earned
+        task = None
+        if self._bar is not None:
+            task = self._bar.add_task(phase.title, total=1.0, note="")
+        else:
+            self._say(f"{phase.title} ... (about {_clock(self.seconds_left())} left in all)")
+
+        def advance(done: float, total: float, note: str = "") -> None:
+            nonlocal last_line
+            share = min(1.0, done / total) if total else 0.0
+            self._left[key] = phase.seconds * (1.0 - share)
+            self._spent = spent_before + time.monotonic() - started
+            self._earned = earned_before + phase.seconds * share
+            if self._bar is not None and task is not None:
+                self._bar.update(task, completed=share, note=note)
+            elif time.monotonic() - last_line > PLAIN_EVERY_S:
+                last_line = time.monotonic()
+                left = _clock(self.seconds_left())
+                self._say(f"  {phase.title}: {100 * share:.0f} % {note} ({left} left in all)")
+            self._refresh()
+
+        try:
+            yield advance
+            advance(1.0, 1.0)
+            if self._bar is None:
+                self._say(f"  {phase.title}: done in {_clock(time.monotonic() - started)}")
+        finally:
+            if self._bar is not None and task is not None:
+                self._bar.stop_task(task)
+
+    def _refresh(self) -> None:
+        if self._bar is not None:
+            whole = sum(phase.seconds for phase in self._phases.values()) or 1.0
+            self._bar.update(self._total, completed=1.0 - sum(self._left.values()) / whole)
+
+    def _say(self, line: str) -> None:
+        if not self._quiet and self._bar is None:
+            print(line, file=sys.stderr, flush=True)
+
+
+class _LeftColumn(ProgressColumn):
+    def __init__(self, progress: RunProgress) -> None:
+        super().__init__()
+        self._progress = progress
+
+    def render(self, task: object) -> Text:
+        if getattr(task, "id", 1) != 0:
+            return Text("")
+        return Text(f"{_clock(self._progress.seconds_left())} left", style="cyan")
+
+
+def _clock(seconds: float) -> str:
+    whole = int(seconds + 0.5)
+    return f"{whole // 60}:{whole % 60:02d}"
