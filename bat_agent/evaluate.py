@@ -16,7 +16,8 @@ from bat_agent.agents.base import AgentSource, load_agent
 from bat_agent.evaluation import CellScore, Evaluation, classify
 from bat_agent.files import derived_seed, digest_of
 from bat_agent.rollout import EnvPool, EpisodeResult, ResetSpec, run_agent
-from bat_env.errors import ConfigError
+from bat_env.errors import ConfigError, TaskError
+from bat_env.tasks.instance import Size
 
 Progress: TypeAlias = Callable[[int, int], None]
 """``(done, total)`` episodes."""
@@ -30,12 +31,13 @@ FULL_SUITE: Final = "lite"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One cell to evaluate."""
+    """One cell to evaluate; ``digest`` is that of the frozen instance, "" if none is frozen."""
 
     task: str
     size: str
     index: int
     repeat: int
+    digest: str = ""
 
     @property
     def track(self) -> str:
@@ -79,7 +81,7 @@ def plan_targets(
     for entry in manifest.entries:
         if wanted is None or entry.task == wanted:
             row = by_task.setdefault(entry.task, [])
-            row.append(Target(entry.task, entry.size, entry.index, len(row)))
+            row.append(Target(entry.task, entry.size, entry.index, len(row), entry.digest))
     if wanted is not None and not by_task:
         # A task that no suite has frozen: its own held-out namespace, from the beginning.
         by_task[wanted] = [Target(wanted, "full", i, i) for i in range(repeats or 1)]
@@ -138,11 +140,16 @@ def evaluate(
         CheckpointError: If a checkpoint is damaged.
     """
     from bat_env.sandbox import resolve_backend
+    from bat_env.tasks import load_task
 
     plan = plan_targets(suite=suite, task=task, repeats=repeats)
     source = agent if isinstance(agent, AgentSource) else load_agent(agent)
     backend = resolve_backend(sandbox)
     started = time.monotonic()
+    for first in {t.task: t for t in reversed(plan.targets)}.values():
+        # One instance of each task before anything is played; the others as they are.
+        drawn = load_task(first.task).instance("heldout", first.index, _size(first.size))
+        _check_frozen(first, drawn.digest)
     specs = [reset_spec(plan, t, tier=tier, sandbox=backend) for t in plan.targets]
     play, checkpoint = _player(
         source,
@@ -166,6 +173,7 @@ def evaluate(
 
         played = play(missing, [specs[i] for i in missing], report)
         for i, result in zip(missing, played, strict=True):
+            _check_frozen(plan.targets[i], str(result.info.get("instance_digest", "")))
             results[i] = result
             attempts[i] += 1
     return Evaluation(
@@ -257,6 +265,19 @@ def _player(
         return [row.episode for row in rows]
 
     return play_policy, str(policy.meta.get("weights_digest", policy.digest))
+
+
+def _check_frozen(target: Target, digest: str) -> None:
+    if target.digest and digest and digest != target.digest:
+        raise TaskError(
+            f"Expected instance {target.index} of {target.task} to have the frozen digest "
+            f"{target.digest[:12]}, came {digest[:12]}: scores would not compare. Restore the "
+            "generator, or freeze a new suite under a new task version."
+        )
+
+
+def _size(size: str) -> Size:
+    return "mini" if size == "mini" else "full"
 
 
 def _scored(result: EpisodeResult) -> bool:
