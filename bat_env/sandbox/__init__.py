@@ -1,1 +1,34 @@
-"""Room of the suite."""
+"""Where agent code runs: one protocol, one worker, three launchers."""
+
+from __future__ import annotations
+
+from .base import (
+    MOUNTS,
+    Cell,
+    CellResult,
+    Delta,
+    FileEntry,
+    FileTree,
+    Limits,
+    Manifest,
+    Sandbox,
+)
+from .pool import SandboxPool, shared_pool
+from .registry import backend_names, make_sandbox, resolve_backend
+
+__all__ = [
+    "MOUNTS",
+    "Cell",
+    "CellResult",
+    "Delta",
+    "FileEntry",
+    "FileTree",
+    "Limits",
+    "Manifest",
+    "Sandbox",
+    "SandboxPool",
+    "backend_names",
+    "make_sandbox",
+    "resolve_backend",
+    "shared_pool",
+]

@@ -1,0 +1,188 @@
+"""The host's end of a worker: one connection, many sandboxes, any number of threads."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from bat_env.errors import SandboxError
+
+from .worker import wire
+
+Reply = tuple[dict[str, Any], list[bytes]]
+
+
+class Transport(Protocol):
+    """A byte stream to a worker process, wherever it runs."""
+
+    def read(self) -> bytes:
+        """Some bytes from the worker; empty at the end."""
+
+    def write(self, data: bytes) -> None:
+        """All bytes to the worker."""
+
+    def close(self) -> None:
+        """End the worker and free everything it holds. Idempotent; never raises."""
+
+    def abandon(self) -> None:
+        """In a forked child: free this process's copies of the descriptors, nothing else."""
+
+    def obituary(self) -> str:
+        """Why the worker may have died, for error messages."""
+
+
+class WorkerClient:
+    """Sends requests and hands each reply to the thread that waits for it.
+
+    Args:
+        transport: Connected; the worker's bootstrap has been written already.
+        name: For error messages.
+    """
+
+    def __init__(self, transport: Transport, name: str) -> None:
+        self.name = name
+        self.info: dict[str, Any] = {}
+        self._transport = transport
+        self._ids = itertools.count(1)
+        self._sids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._inbox: dict[int, queue.SimpleQueue[Reply | None]] = {0: queue.SimpleQueue()}
+        self._dead = ""
+        self._reader = threading.Thread(target=self._read, name=f"bat-{name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the stream still stands."""
+        return not self._dead
+
+    def hello(self, timeout_s: float) -> None:
+        """Wait until the worker is up.
+
+        Raises:
+            SandboxError: If it failed to start or did not within ``timeout_s``.
+        """
+        self.info, _ = self._next(0, time.monotonic() + timeout_s, "start")
+
+    def next_sid(self) -> str:
+        """A session id that this worker has not seen."""
+        return f"s{next(self._sids)}"
+
+    def _read(self) -> None:
+        framer = wire.Framer()
+        reason = "its stream ended"
+        try:
+            while data := self._transport.read():
+                for header, blobs in framer.feed(data):
+                    box = self._inbox.get(int(header["id"]))
+                    if box is not None:
+                        box.put((header, blobs))
+        except (OSError, wire.WireError, KeyError, TypeError, ValueError) as error:
+            reason = str(error)
+        self._die(reason)
+
+    def _die(self, reason: str) -> None:
+        with self._lock:
+            self._dead = self._dead or reason
+            boxes = list(self._inbox.values())
+        for box in boxes:
+            box.put(None)
+
+    def _next(self, request: int, deadline: float | None, op: str) -> Reply:
+        box = self._inbox[request]
+        try:
+            patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+            reply = box.get(timeout=patience)
+        except queue.Empty:
+            reason = f"no answer to {op!r} in time"
+            self._die(reason)
+            raise SandboxError(f"The {self.name} sandbox worker hangs: {reason}.") from None
+        if reply is None:
+            raise self._death(op)
+        header, _ = reply
+        if "error" in header:
+            raise _error(header, self.name)
+        return reply
+
+    def _death(self, op: str) -> SandboxError:
+        said = self._transport.obituary()
+        tail = f" It said: {said}" if said else ""
+        return SandboxError(
+            f"The {self.name} sandbox worker died during {op!r} ({self._dead}).{tail} "
+            "The episode is invalid; open a new sandbox."
+        )
+
+    def send(self, header: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
+        """Send a frame that gets no reply."""
+        data = wire.pack({"id": -1, **header}, blobs)
+        try:
+            with self._write_lock:
+                self._transport.write(data)
+        except OSError as error:
+            self._die(str(error))
+            raise self._death(str(header["op"])) from None
+
+    def request(
+        self,
+        header: dict[str, Any],
+        blobs: Sequence[bytes] = (),
+        *,
+        timeout_s: float | None = 60.0,
+        on_part: Callable[[dict[str, Any], list[bytes]], float | None] | None = None,
+    ) -> Reply:
+        """Send one request and wait for its final reply.
+
+        Args:
+            header: ``op`` and its arguments.
+            blobs: Binary arguments.
+            timeout_s: Patience until the next reply; None for as long as the worker lives.
+            on_part: Called for each partial reply; a number it returns replaces ``timeout_s``.
+        """
+        if self._dead:
+            raise self._death(str(header["op"]))
+        number = next(self._ids)
+        self._inbox[number] = queue.SimpleQueue()
+        try:
+            self.send({"id": number, **header}, blobs)
+            patience = timeout_s
+            while True:
+                if self._dead:  # died between the check above and the registration
+                    self._inbox[number].put(None)
+                deadline = None if patience is None else time.monotonic() + patience
+                reply, parts = self._next(number, deadline, str(header["op"]))
+                if not reply.get("more"):
+                    return reply, parts
+                if on_part is not None:
+                    changed = on_part(reply, parts)
+                    patience = patience if changed is None else changed
+        finally:
+            del self._inbox[number]
+
+    def close(self) -> None:
+        """End the worker. Idempotent; never raises."""
+        if not self._dead:
+            with contextlib.suppress(SandboxError):
+                # A forked child may hold our end of the stream open, so closing it is not enough.
+                self.send({"op": "quit"})
+        self._die("closed by the host")
+        self._transport.close()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's worker without talking to it."""
+        self._dead = "it belongs to the parent process"
+        self._transport.abandon()
+
+
+def _error(header: dict[str, Any], name: str) -> Exception:
+    message = str(header.get("message", ""))
+    if header["error"] == "value":
+        return ValueError(message)
+    if header["error"] == "missing":
+        return FileNotFoundError(message)
+    return SandboxError(f"The {name} sandbox worker reports: {message}")

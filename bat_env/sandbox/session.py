@@ -1,0 +1,205 @@
+"""A sandbox as one session of a worker; the same for every backend."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bat_env.errors import SandboxError
+
+from .base import MOUNTS, Cell, CellResult, Delta, FileEntry, FileTree, Limits, Manifest
+from .client import WorkerClient
+from .worker import wire
+
+_GRACE_S = 60.0
+
+
+class WorkerSandbox:
+    """Implements :class:`~bat_env.sandbox.base.Sandbox` over a :class:`WorkerClient`.
+
+    Args:
+        backend: Name of the backend.
+        limits: Limits of this sandbox.
+        acquire: Returns a live worker; called by :meth:`start`.
+        release: Called with the worker by :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        backend: str,
+        limits: Limits,
+        acquire: Callable[[], WorkerClient],
+        release: Callable[[WorkerClient], None],
+    ) -> None:
+        self.backend = backend
+        self.limits = limits
+        self._acquire = acquire
+        self._release = release
+        self._client: WorkerClient | None = None
+        self._sid = ""
+        self._closed = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "new" if self._client is None else self._sid
+        return f"<{type(self).__name__} {self.backend} {state}>"
+
+    @property
+    def worker(self) -> WorkerClient:
+        """The worker that serves this sandbox (started on demand)."""
+        self.start()
+        assert self._client is not None
+        return self._client
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the worker behind a started sandbox still answers."""
+        if self._client is None or self._closed:
+            return False
+        with contextlib.suppress(SandboxError):
+            self._client.request({"op": "ping"}, timeout_s=30.0)
+            return True
+        return False
+
+    def start(self) -> None:
+        """Boot; returns when a cell could run. Idempotent."""
+        if self._closed:
+            raise SandboxError("This sandbox is closed; make a new one with make_sandbox().")
+        if self._client is not None:
+            return
+        client = self._acquire()
+        sid = client.next_sid()
+        limits = {**self.limits.model_dump(), "shm_mb": shm_mb(self.limits)}
+        try:
+            client.request({"op": "open", "sid": sid, "limits": limits})
+        except BaseException:
+            self._release(client)
+            raise
+        self._client, self._sid = client, sid
+
+    def reset(self, files: FileTree) -> None:
+        """Kill everything, wipe every writable place, then lay ``files`` down."""
+        for path in files:
+            first, _, rest = path.partition("/")
+            if first not in MOUNTS or not rest:
+                raise ValueError(
+                    f"Expected a path that starts with one of {', '.join(MOUNTS)}; got {path!r}."
+                )
+        worker = self.worker
+        for paths, blobs in _parcels(files):
+            worker.send({"op": "put", "sid": self._sid, "files": paths}, blobs)
+        worker.request({"op": "reset", "sid": self._sid}, timeout_s=300.0)
+
+    def run(self, cell: Cell, timeout_s: float | None = None) -> CellResult:
+        """Run one cell to its end; all its processes are gone when this returns."""
+        if cell.language not in ("python", "bash"):
+            raise ValueError(f"Expected language 'python' or 'bash', got {cell.language!r}.")
+        if "\0" in cell.code:
+            raise ValueError("Expected source text without NUL bytes.")
+        wall = self.limits.cell_timeout_s if timeout_s is None else timeout_s
+        wall = min(wall, self.limits.cell_timeout_s)
+        header = {
+            "op": "run",
+            "sid": self._sid,
+            "language": cell.language,
+            "seed": cell.seed % 2**32,
+            "timeout": wall,
+        }
+        worker = self.worker
+        header["sid"] = self._sid
+        code = cell.code.encode("utf-8", "surrogatepass")
+        # Waiting for a free core may take as long as other cells do; only a started cell is timed.
+        reply, blobs = worker.request(
+            header, [code], timeout_s=None, on_part=lambda *_: wall + _GRACE_S
+        )
+        return _result(reply, blobs)
+
+    def manifest(self) -> Manifest:
+        """The workspace now."""
+        reply, _ = self.worker.request({"op": "manifest", "sid": self._sid}, timeout_s=300.0)
+        return _entries(reply["entries"])
+
+    def read(self, path: str, max_bytes: int) -> bytes:
+        """Read a regular workspace file of at most ``max_bytes``."""
+        parts: list[bytes] = []
+        worker = self.worker
+        worker.request(
+            {"op": "read", "sid": self._sid, "path": path, "max_bytes": max_bytes},
+            timeout_s=300.0,
+            on_part=lambda _, blobs: parts.extend(blobs),
+        )
+        return b"".join(parts)
+
+    def snapshot(self) -> dict[str, bytes]:
+        """All regular workspace files, workspace-relative, sorted by path."""
+        parts: dict[str, list[bytes]] = {}
+        worker = self.worker
+
+        def keep(header: dict[str, Any], blobs: list[bytes]) -> None:
+            parts.setdefault(header["path"], []).extend(blobs)
+
+        worker.request({"op": "snapshot", "sid": self._sid}, timeout_s=300.0, on_part=keep)
+        return {path: b"".join(parts[path]) for path in sorted(parts)}
+
+    def close(self) -> None:
+        """Free everything. Idempotent; never raises."""
+        if self._closed:
+            return
+        self._closed = True
+        client, self._client = self._client, None
+        if client is None:
+            return
+        with contextlib.suppress(Exception):
+            if client.alive:
+                client.request({"op": "close", "sid": self._sid})
+        with contextlib.suppress(Exception):
+            self._release(client)
+
+
+def shm_mb(limits: Limits) -> int:
+    """Size of /dev/shm in MiB: what DataLoader workers need, never over the cell's memory."""
+    return min(256, limits.memory_mb)
+
+
+def _parcels(files: FileTree) -> list[tuple[list[tuple[str, bool]], list[bytes]]]:
+    """Pack files into frames of bounded size; a large file is continued by appending."""
+    parcels: list[tuple[list[tuple[str, bool]], list[bytes]]] = []
+    paths: list[tuple[str, bool]] = []
+    blobs: list[bytes] = []
+    size = 0
+    for path in sorted(files):
+        content = files[path]
+        for start in range(0, max(1, len(content)), wire.CHUNK):
+            piece = content[start : start + wire.CHUNK]
+            if blobs and (size + len(piece) > wire.CHUNK or len(blobs) >= 4096):
+                parcels.append((paths, blobs))
+                paths, blobs, size = [], [], 0
+            paths.append((path, start > 0))
+            blobs.append(piece)
+            size += len(piece)
+    if blobs:
+        parcels.append((paths, blobs))
+    return parcels
+
+
+def _entries(raw: Mapping[str, Any]) -> dict[str, FileEntry]:
+    return {path: FileEntry(kind, size, sha) for path, (kind, size, sha) in sorted(raw.items())}
+
+
+def _result(reply: Mapping[str, Any], blobs: list[bytes]) -> CellResult:
+    out, err = (blob.decode("utf-8", "replace") for blob in blobs)
+    return CellResult(
+        exit_code=reply["exit"],
+        stdout=out,
+        stderr=err,
+        stdout_dropped=reply["out_cut"],
+        stderr_dropped=reply["err_cut"],
+        limit=reply["limit"],
+        delta=Delta(
+            created=_entries(reply["created"]),
+            changed=_entries(reply["changed"]),
+            deleted=tuple(reply["deleted"]),
+        ),
+        wall_s=reply["wall"],
+        cpu_s=reply["cpu"],
+    )

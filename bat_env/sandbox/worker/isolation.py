@@ -1,0 +1,243 @@
+"""What differs between the backends, behind one small interface.
+
+An isolation gives each session its folders, each spare child a cage, and knows how to end every
+process of a cage. :class:`Plain` (no isolation) and :class:`Container` (the container is the
+isolation, cells are told apart by uid) live here; ``namespaces.py`` has the third.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import files, proc
+
+READ_ONLY = ("data", "models", "skills")
+WRITABLE = ("workspace", "tmp", "shm")
+_CONTRACT = re.compile(rb"(?<![\w./~-])/(?:data|models|skills|workspace)(?![\w-])")
+
+
+@dataclass
+class Session:
+    """One sandbox as the worker sees it.
+
+    Attributes:
+        sid: The host's number for it.
+        limits: The host's limits, as plain numbers.
+        folders: Supervisor-side path of each of ``data models skills workspace tmp shm``.
+        namespaces: Descriptors (mnt, net, ipc, uts) that a cell joins, or nothing.
+    """
+
+    sid: str
+    limits: dict[str, Any]
+    folders: dict[str, str]
+    namespaces: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Cage:
+    """What holds the processes of one spare child.
+
+    Attributes:
+        pid: Process to kill and wait for; 0 when the spare has none of its own.
+        pidns: Descriptor and inode of its PID namespace, or (-1, 0).
+    """
+
+    pid: int = 0
+    pidns: tuple[int, int] = (-1, 0)
+
+
+class Isolation:
+    """Base: a folder tree somewhere, no namespaces, the same user."""
+
+    namespaces = False
+    keeper = False
+    lock = True
+    max_sessions = 1 << 16
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = config
+
+    def setup(self) -> None:
+        """Once, before anything else."""
+
+    def teardown(self) -> None:
+        """Once, at the end."""
+
+    def zygote_root(self) -> str:
+        """Folder that the zygote changes its root to, or nothing."""
+        return ""
+
+    def zygote_python(self) -> str:
+        """The interpreter that the zygote and the cells use."""
+        return str(self.config["python"])
+
+    def open(self, session: Session) -> None:
+        """Make the session's folders."""
+        raise NotImplementedError
+
+    def wipe(self, session: Session) -> None:
+        """Empty every folder of the session."""
+        raise NotImplementedError
+
+    def close(self, session: Session) -> None:
+        """Remove the session's folders."""
+        raise NotImplementedError
+
+    def new_cage(self) -> Cage:
+        """A cage for the next spare."""
+        return Cage()
+
+    def job(self, session: Session) -> dict[str, Any]:
+        """The isolation's part of a cell's assignment."""
+        raise NotImplementedError
+
+    def kill(self, cage: Cage, pid: int) -> None:
+        """Begin to end every process of the cell whose main process is ``pid``."""
+        raise NotImplementedError
+
+    def finish(self, cage: Cage, pid: int) -> None:
+        """After the main process was reaped: return when the last process is gone."""
+        raise NotImplementedError
+
+    def members(self, cage: Cage, pid: int, table: list[proc.Process]) -> list[proc.Process]:
+        """The live processes of one cell."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def as_agent(self) -> Iterator[None]:
+        """Touch the agent's files with the agent's rights where we have no more than that."""
+        yield
+
+    def inward(self, session: Session, data: bytes) -> bytes:
+        """Contract paths -> paths that exist here."""
+        return data
+
+    def outward(self, session: Session, data: bytes) -> bytes:
+        """The reverse of :meth:`inward`."""
+        return data
+
+
+class Container(Isolation):
+    """Inside a container of our own: one session, fixed mount points, root and an agent uid."""
+
+    max_sessions = 1
+
+    def open(self, session: Session) -> None:
+        session.folders = {name: f"/{name}" for name in (*READ_ONLY, "workspace", "tmp")}
+        session.folders["shm"] = "/dev/shm"
+
+    def wipe(self, session: Session) -> None:
+        for name in READ_ONLY:
+            files.wipe(session.folders[name])
+        with self.as_agent():
+            for name in WRITABLE:
+                files.wipe(session.folders[name])
+
+    def close(self, session: Session) -> None:
+        self.wipe(session)
+
+    def job(self, session: Session) -> dict[str, Any]:
+        return {"cwd": "/workspace", "uid": self.config["uid"], "userns": False, "env": {}}
+
+    def kill(self, cage: Cage, pid: int) -> None:
+        # With the agent's uid, kill(-1) reaches every process of the agent and none of root's,
+        # at once and without a fork (the pids limit may be used up). As the container's first
+        # process we cannot be killed back meanwhile.
+        uid = self.config["uid"]
+        os.setresuid(uid, uid, 0)
+        try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(-1, signal.SIGKILL)
+        finally:
+            os.setresuid(0, 0, 0)
+
+    def finish(self, cage: Cage, pid: int) -> None:
+        deadline = time.monotonic() + 30
+        while any(p.uid == self.config["uid"] for p in proc.processes(pidns=False)):
+            self.kill(cage, pid)
+            if time.monotonic() > deadline:
+                raise RuntimeError("processes of the agent survive SIGKILL")
+            time.sleep(0.001)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+    def members(self, cage: Cage, pid: int, table: list[proc.Process]) -> list[proc.Process]:
+        return [p for p in table if p.uid == self.config["uid"]]
+
+    @contextlib.contextmanager
+    def as_agent(self) -> Iterator[None]:
+        uid = self.config["uid"]
+        os.setegid(uid)
+        os.seteuid(uid)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+
+
+class Plain(Isolation):
+    """No isolation at all: temporary folders, the host's user, processes told apart by descent.
+
+    The contract's paths do not exist here, so texts are translated at the boundary: ``/data``,
+    ``/models``, ``/skills`` and ``/workspace`` in code and in text files on their way in, the
+    session's folder on the way out.
+    """
+
+    keeper = True
+    lock = False
+
+    def setup(self) -> None:
+        self.base = tempfile.mkdtemp(prefix=f"bat-process-{os.getpid()}-")
+
+    def teardown(self) -> None:
+        with contextlib.suppress(OSError):
+            files.wipe(self.base)
+        shutil.rmtree(self.base, ignore_errors=True)
+
+    def open(self, session: Session) -> None:
+        root = os.path.join(self.base, session.sid)
+        session.folders = {name: os.path.join(root, name) for name in (*READ_ONLY, *WRITABLE)}
+        for folder in session.folders.values():
+            os.makedirs(folder)
+
+    def wipe(self, session: Session) -> None:
+        for folder in session.folders.values():
+            files.wipe(folder)
+
+    def close(self, session: Session) -> None:
+        root = os.path.join(self.base, session.sid)
+        files.wipe(root)
+        os.rmdir(root)
+
+    def job(self, session: Session) -> dict[str, Any]:
+        temporary = session.folders["tmp"]
+        env = {"TMPDIR": temporary, "HOME": temporary, "MPLCONFIGDIR": f"{temporary}/mpl"}
+        return {"cwd": session.folders["workspace"], "uid": None, "userns": False, "env": env}
+
+    def kill(self, cage: Cage, pid: int) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGTERM)
+
+    def finish(self, cage: Cage, pid: int) -> None:
+        """Nothing left: the keeper leaves last."""
+
+    def members(self, cage: Cage, pid: int, table: list[proc.Process]) -> list[proc.Process]:
+        return proc.descendants(pid, table)
+
+    def inward(self, session: Session, data: bytes) -> bytes:
+        root = os.path.dirname(session.folders["workspace"]).encode()
+        return _CONTRACT.sub(lambda m: root + m.group(0), data)
+
+    def outward(self, session: Session, data: bytes) -> bytes:
+        return data.replace(os.path.dirname(session.folders["workspace"]).encode(), b"")

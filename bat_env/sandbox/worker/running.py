@@ -1,0 +1,190 @@
+"""A cell while it runs, seen from outside, and the verdict on how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from typing import Any
+
+from . import proc
+from .capture import Capture
+from .isolation import Isolation, Session
+from .spares import Spare
+
+OUTPUT_CEILING = 64 << 20
+"""A cell that printed this many bytes in all is ended with the limit ``output``."""
+
+_MEMORY_SIGNS = (
+    b"MemoryError",
+    b"Cannot allocate memory",
+    b"cannot allocate memory",
+    b"can't allocate memory",
+    b"Unable to allocate",
+    b"std::bad_alloc",
+    b"xmalloc: cannot",
+)
+_PIDS_SIGNS = (b"can't start new thread", b"fork: retry", b"Resource temporarily unavailable")
+_DISK_SIGNS = (b"No space left on device", b"ENOSPC")
+
+
+class Running:
+    """One started cell.
+
+    Attributes:
+        request: The host's number for the call.
+        deadline: Monotonic time at which it is ended.
+        limit: The limit that ended it so far, or None.
+        before: The cgroup's counters at the start.
+    """
+
+    def __init__(
+        self,
+        isolation: Isolation,
+        session: Session,
+        spare: Spare,
+        request: int,
+        timeout_s: float,
+        pipes: tuple[int, int],
+    ) -> None:
+        self.isolation = isolation
+        self.session = session
+        self.spare = spare
+        self.request = request
+        self.started = time.monotonic()
+        self.deadline = self.started + timeout_s
+        self.limit: str | None = None
+        self.failure = b""
+        keep = session.limits["output_bytes"]
+        self.captures = [Capture(fd, keep) for fd in pipes]
+        self.entered = False
+        self.killed = False
+        self.before: dict[str, int] = {}
+
+    def kill(self, limit: str | None) -> None:
+        """End every process of the cell; the first reason given stands."""
+        if self.limit is None and not self.killed:
+            self.limit = limit
+        self.killed = True
+        with contextlib.suppress(OSError):
+            self.isolation.kill(self.spare.cage, self.spare.pid)
+
+    def on_control(self) -> None:
+        """The control socket spoke or closed: set-up failed, or agent code begins."""
+        try:
+            data = self.spare.control.recv(4096)
+        except OSError:
+            data = b""
+        self.failure += data
+        if not data:
+            self.entered = True
+
+    def check_output(self) -> None:
+        """Apply the output ceiling."""
+        if not self.killed and sum(c.total for c in self.captures) > OUTPUT_CEILING:
+            self.kill("output")
+
+    def check_usage(self, table: list[proc.Process], baseline: dict[str, int]) -> None:
+        """Apply the limits that the kernel does not enforce over the whole cell.
+
+        Args:
+            table: All processes.
+            baseline: ``VmSize`` and ``RssAnon`` of the zygote in KiB: what a fork shares.
+        """
+        if self.killed:
+            return
+        members = self.isolation.members(self.spare.cage, self.spare.pid, table)
+        tasks = sum(p.threads for p in members)
+        if tasks > self.session.limits["pids"]:
+            self.kill("pids")
+            return
+        shared, held = baseline.get("VmSize", 0) * 0.9, baseline.get("RssAnon", 0)
+        used = sum(max(0, p.anon - (held if p.size >= shared else 0)) for p in members)
+        if used > self.session.limits["memory_mb"] * 1024:
+            self.kill("memory")
+
+    def drain(self) -> None:
+        """After the last process is gone: take what is left in the pipes."""
+        for capture in self.captures:
+            while capture.fd >= 0 and capture.pump():
+                if capture.total > 4 * OUTPUT_CEILING:
+                    break
+                # Only a full budget returns True with data left; an empty open pipe ends too.
+                if not _readable(capture.fd):
+                    break
+
+    def verdict(self, exit_code: int, counters: dict[str, int], changed: bool) -> str | None:
+        """Name the limit that ended the cell, if one did.
+
+        Kernel counters come first, then what the file systems say, then the error texts that
+        interpreters print. The texts can be forged, but only to the forger's own disadvantage.
+
+        Args:
+            exit_code: 0 for success, 128 + n for signal n.
+            counters: Growth of the cgroup's counters, empty where there is none.
+            changed: Whether the cell changed the workspace.
+        """
+        if self.limit is not None:
+            return self.limit
+        if counters.get("oom_kill", 0) > 0:
+            return "memory"
+        if changed and self._full():
+            return "disk"
+        if exit_code == 0:
+            return None
+        errors = b"".join(c.result()[0] for c in self.captures[1:])
+        if exit_code == 128 + signal.SIGXFSZ or any(sign in errors for sign in _DISK_SIGNS):
+            return "disk"
+        if any(sign in errors for sign in _MEMORY_SIGNS):
+            return "memory"
+        if counters.get("pids", 0) > 0 or any(sign in errors for sign in _PIDS_SIGNS):
+            return "pids"
+        return None
+
+    def _full(self) -> bool:
+        with contextlib.suppress(OSError):
+            room = os.statvfs(self.session.folders["workspace"])
+            return room.f_bavail == 0 or (room.f_files > 0 and room.f_favail == 0)
+        return False
+
+    def describe(self, exit_code: int, cpu_us: int) -> tuple[dict[str, Any], list[bytes]]:
+        """The result's header fields and the two streams."""
+        (out, out_cut), (err, err_cut) = (c.result() for c in self.captures)
+        header = {
+            "exit": exit_code,
+            "out_cut": out_cut,
+            "err_cut": err_cut,
+            "wall": time.monotonic() - self.started,
+            "cpu": cpu_us / 1e6,
+        }
+        blobs = [self.isolation.outward(self.session, stream) for stream in (out, err)]
+        return header, blobs
+
+    def close(self) -> None:
+        """Free descriptors."""
+        self.spare.control.close()
+        for capture in self.captures:
+            capture.close()
+
+
+def _readable(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 0)[0])
+
+
+def counters() -> dict[str, int]:
+    """This container's cgroup counters (version 1 or 2) as far as they can be read."""
+    found: dict[str, int] = {}
+    for path, key, name in (
+        ("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill", "oom_kill"),
+        ("/sys/fs/cgroup/memory.events", "oom_kill", "oom_kill"),
+        ("/sys/fs/cgroup/pids/pids.events", "max", "pids"),
+        ("/sys/fs/cgroup/pids.events", "max", "pids"),
+    ):
+        with contextlib.suppress(OSError, ValueError), open(path) as file:
+            for line in file:
+                word, _, value = line.partition(" ")
+                if word == key:
+                    found[name] = int(value)
+    return found

@@ -1,0 +1,421 @@
+"""The supervisor: one event loop that serves every session of a worker.
+
+Trusted, lean, single-threaded. It never runs agent code, imports nothing heavy, and observes cells
+only from outside: their pipes, their wait status, their files after their last process is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+import time
+from functools import partial
+from typing import Any
+
+from . import files, linux, proc, running, wire
+from .isolation import Container, Isolation, Plain, Session
+from .running import Running
+from .spares import Spares, assign
+
+_KINDS: dict[str, type[Isolation]] = {"container": Container, "plain": Plain}
+_WATCH_S = 0.1
+_FIRST_WATCH_S = 0.02
+
+
+class _Sandbox:
+    """A session plus what the supervisor remembers about it."""
+
+    def __init__(self, session: Session, tree: files.Tree) -> None:
+        self.session = session
+        self.tree = tree
+        self.entries: dict[str, files.Entry] = {}
+        self.cell: Running | None = None
+        self.incoming: list[tuple[dict[str, Any], list[bytes]]] = []
+
+
+class Supervisor:
+    """Serves frames from descriptor ``source`` and answers on ``sink`` until the host is gone."""
+
+    def __init__(
+        self, config: dict[str, Any], boot: str, sources: bytes, source: int, sink: int, watch: int
+    ) -> None:
+        self.config = config
+        self.source, self.sink, self.host = source, sink, watch
+        self.isolation = self._isolation(config)
+        self.isolation.setup()
+        self.spares = Spares(self.isolation, config, boot, sources)
+        self.boxes: dict[str, _Sandbox] = {}
+        self.queue: list[tuple[_Sandbox, dict[str, Any], list[bytes]]] = []
+        self.cells: dict[int, Running] = {}
+        self.parallel = int(config["parallel"])
+        self.framer = wire.Framer()
+        self.selector = selectors.DefaultSelector()
+        self.next_watch = 0.0
+
+    @staticmethod
+    def _isolation(config: dict[str, Any]) -> Isolation:
+        if config["isolation"] == "namespaces":
+            from .namespaces import Namespaces
+
+            return Namespaces(config)
+        return _KINDS[config["isolation"]](config)
+
+    def serve(self) -> None:
+        """Run until end of input."""
+        os.set_blocking(self.source, False)
+        self.selector.register(self.source, selectors.EVENT_READ, self._on_host)
+        self.selector.register(self.spares.control, selectors.EVENT_READ, self.spares.pump)
+        if self.host >= 0:
+            self.selector.register(self.host, selectors.EVENT_READ, self._on_host_death)
+        self.spares.refill()
+        self._reply(0, {"ok": True, "zygote": self.spares.report, "pid": os.getpid()})
+        try:
+            while True:
+                for key, _ in self.selector.select(self._patience()):
+                    # An earlier event of this round may have ended what this one is about.
+                    if self.selector.get_map().get(key.fd) is key:
+                        key.data()
+                self._settle()
+        except EOFError:
+            pass
+        finally:
+            for cell in list(self.cells.values()):
+                cell.kill(None)
+            self.spares.close()
+            self.isolation.teardown()
+
+    def _patience(self) -> float | None:
+        if not self.cells:
+            return None
+        nearest = min(min(c.deadline for c in self.cells.values()), self.next_watch)
+        return max(0.0, nearest - time.monotonic())
+
+    def _on_host_death(self) -> None:
+        raise EOFError
+
+    def _on_host(self) -> None:
+        try:
+            data = os.read(self.source, 1 << 20)
+        except BlockingIOError:
+            return
+        if not data:
+            raise EOFError
+        for header, blobs in self.framer.feed(data):
+            self._dispatch(header, blobs)
+
+    def _dispatch(self, header: dict[str, Any], blobs: list[bytes]) -> None:
+        request = int(header["id"])
+        try:
+            getattr(self, f"_do_{header['op']}")(request, header, blobs)
+        except EOFError:
+            raise
+        except ValueError as error:
+            self._reply(request, {"error": "value", "message": str(error)})
+        except FileNotFoundError as error:
+            self._reply(request, {"error": "missing", "message": str(error)})
+        except Exception as error:
+            self._reply(
+                request, {"error": "sandbox", "message": f"{type(error).__name__}: {error}"}
+            )
+
+    def _reply(self, request: int, header: dict[str, Any], blobs: list[bytes] | None = None) -> None:
+        view = memoryview(wire.pack({"id": request, **header}, blobs or []))
+        while view:
+            view = view[os.write(self.sink, view) :]
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def _do_quit(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        raise EOFError
+
+    def _do_ping(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        self._reply(request, {"ok": True, "sessions": len(self.boxes), "cells": len(self.cells)})
+
+    def _do_open(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        if len(self.boxes) >= self.isolation.max_sessions:
+            raise RuntimeError("this worker takes no further session")
+        session = Session(header["sid"], header["limits"], {})
+        self.isolation.open(session)
+        self.boxes[session.sid] = _Sandbox(session, self._tree(session))
+        self._reply(request, {"ok": True})
+
+    def _tree(self, session: Session) -> files.Tree:
+        translates = type(self.isolation).outward is not Isolation.outward
+        outward = (lambda data: self.isolation.outward(session, data)) if translates else None
+        limit = int(session.limits["workspace_inodes"]) * 2
+        return files.Tree(session.folders["workspace"], limit, outward)
+
+    def _do_close(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        box = self.boxes.get(header["sid"])
+        if box is not None:
+            self.queue = [item for item in self.queue if item[0] is not box]
+            self._stop(box)
+            del self.boxes[box.session.sid]
+            self.isolation.close(box.session)
+        self._reply(request, {"ok": True})
+
+    def _do_put(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        self.boxes[header["sid"]].incoming.append((header, blobs))
+
+    def _do_reset(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        box = self.boxes[header["sid"]]
+        incoming, box.incoming = box.incoming, []
+        self._stop(box)
+        session = box.session
+        self.isolation.wipe(session)
+        plan: list[tuple[str, tuple[str, ...], bytes, bool]] = []
+        for part, data in incoming:
+            for (path, append), content in zip(part["files"], data, strict=True):
+                place, *rest = files.check_path(path)
+                if place not in session.folders or place in ("tmp", "shm") or not rest:
+                    raise ValueError(f"expected a path below data, models, skills or workspace: {path!r}")
+                plan.append((place, tuple(rest), content, append))
+        self._lay(session, [item for item in plan if item[0] != "workspace"])
+        with self.isolation.as_agent():
+            self._lay(session, [item for item in plan if item[0] == "workspace"])
+        self._own(session)
+        box.tree.forget()
+        box.entries = self._scan(box)
+        self._reply(request, {"ok": True})
+
+    def _lay(self, session: Session, plan: list[tuple[str, tuple[str, ...], bytes, bool]]) -> None:
+        for place, rest, content, append in plan:
+            if len(content) <= 1 << 20 and _is_text(content):
+                content = self.isolation.inward(session, content)
+            files.write(session.folders[place], rest, content, append=append)
+
+    def _own(self, session: Session) -> None:
+        """Where the agent has a uid of its own and we may give files away: do so."""
+        if not self.isolation.namespaces:
+            return
+        uid = self.isolation.job(session)["uid"]
+        if uid is not None:
+            for _, full, _ in files.walk(session.folders["workspace"], 1 << 30):
+                os.chown(full, uid, uid, follow_symlinks=False)
+
+    def _scan(self, box: _Sandbox) -> dict[str, files.Entry]:
+        with self.isolation.as_agent():
+            return box.tree.scan()
+
+    def _idle(self, header: dict[str, Any]) -> _Sandbox:
+        box = self.boxes[header["sid"]]
+        if box.cell is not None or any(item[0] is box for item in self.queue):
+            raise RuntimeError("a cell of this session is still running")
+        return box
+
+    def _do_manifest(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        box = self._idle(header)
+        box.entries = self._scan(box)
+        self._reply(request, {"ok": True, "entries": box.entries})
+
+    def _do_read(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        box = self._idle(header)
+        with self.isolation.as_agent():
+            data = box.tree.read(header["path"], int(header["max_bytes"]))
+        self._stream(request, header["path"], data)
+        self._reply(request, {"ok": True})
+
+    def _stream(self, request: int, name: str, data: bytes) -> None:
+        for start in range(0, max(1, len(data)), wire.CHUNK):
+            self._reply(request, {"more": True, "path": name}, [data[start : start + wire.CHUNK]])
+
+    def _do_snapshot(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        box = self._idle(header)
+        with self.isolation.as_agent():
+            for name in box.tree.regular_files():
+                self._stream(request, name, box.tree.read(name, 1 << 40))
+        self._reply(request, {"ok": True})
+
+    # -- cells -----------------------------------------------------------------------------------
+
+    def _do_run(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        box = self._idle(header)
+        self.queue.append((box, header, blobs))
+        self._start_queued()
+
+    def _start_queued(self) -> None:
+        while self.queue and self.spares.ready and len(self.cells) < self.parallel:
+            box, header, blobs = self.queue.pop(0)
+            try:
+                self._start(box, header, blobs)
+            except Exception as error:
+                message = f"could not start a cell: {type(error).__name__}: {error}"
+                self._reply(int(header["id"]), {"error": "sandbox", "message": message})
+
+    def _start(self, box: _Sandbox, header: dict[str, Any], blobs: list[bytes]) -> None:
+        session = box.session
+        code = self.isolation.inward(session, blobs[0])
+        job = {
+            **self.isolation.job(session),
+            "language": header["language"],
+            "code": code.decode("utf-8", "surrogatepass"),
+            "seed": header["seed"],
+            "threads": max(1, -int(-session.limits["cpus"] // 1)),
+            "lock": self.isolation.lock,
+            "rlimits": self._rlimits(session),
+        }
+        spare = self.spares.ready.pop(0)
+        (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
+        for fd in (out_read, err_read):
+            os.set_blocking(fd, False)
+        timeout = float(header["timeout"])
+        cell = Running(
+            self.isolation, session, spare, int(header["id"]), timeout, (out_read, err_read)
+        )
+        cell.before = running.counters() if self.config["isolation"] == "container" else {}
+        try:
+            assign(spare, job, [out_write, err_write, *session.namespaces])
+        finally:
+            os.close(out_write)
+            os.close(err_write)
+        box.cell = cell
+        self.cells[spare.pid] = cell
+        soon = cell.started + _FIRST_WATCH_S
+        self.next_watch = soon if len(self.cells) == 1 else min(self.next_watch, soon)
+        self.selector.register(spare.control, selectors.EVENT_READ, partial(self._on_control, cell))
+        for capture in cell.captures:
+            self.selector.register(
+                capture.fd, selectors.EVENT_READ, partial(self._on_output, cell, capture)
+            )
+        self._reply(cell.request, {"more": True, "event": "started"})
+        self.spares.refill()
+
+    def _rlimits(self, session: Session) -> dict[str, int]:
+        limits = session.limits
+        memory = int(limits["memory_mb"]) << 20
+        base = {name: kib << 10 for name, kib in self.spares.report.items() if name.startswith("Vm")}
+        values = {
+            "RLIMIT_CORE": 0,
+            "RLIMIT_NOFILE": 1024,
+            "RLIMIT_DATA": base.get("VmData", 0) + memory,
+        }
+        if self.isolation.namespaces:
+            # One more than allowed: the watchdog sees the breach before fork fails forever.
+            values["RLIMIT_NPROC"] = int(limits["pids"]) + 1
+        return values
+
+    def _on_control(self, cell: Running) -> None:
+        cell.on_control()
+        if cell.entered:
+            self._unregister(cell.spare.control)
+
+    def _on_output(self, cell: Running, capture: Any) -> None:
+        if not capture.pump():
+            self._unregister(capture.fd)
+        cell.check_output()
+
+    def _unregister(self, fileobj: Any) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.unregister(fileobj)
+
+    def _settle(self) -> None:
+        """Everything that is due: ended children, deadlines, the watchdog, the queue."""
+        ended, self.spares.ended = self.spares.ended, []
+        for pid, status, cpu in ended:
+            if pid in self.cells:
+                self._finish(self.cells.pop(pid), status, cpu)
+        now = time.monotonic()
+        for cell in self.cells.values():
+            if now >= cell.deadline:
+                cell.kill("timeout")
+                cell.deadline = now + 1.0
+        if self.cells and now >= self.next_watch:
+            table = proc.processes(pidns=self.isolation.namespaces)
+            for cell in self.cells.values():
+                cell.check_usage(table, self.spares.report)
+            self.next_watch = time.monotonic() + _WATCH_S
+        self._start_queued()
+        self.spares.refill()
+
+    def _finish(self, cell: Running, status: int, cpu: int) -> None:
+        for fileobj in (cell.spare.control, *(c.fd for c in cell.captures)):
+            self._unregister(fileobj)
+        if not cell.entered:
+            cell.on_control()
+        self.isolation.finish(cell.spare.cage, cell.spare.pid)
+        cell.drain()
+        code = os.waitstatus_to_exitcode(status)
+        code = code if code >= 0 else 128 - code
+        box = self.boxes.get(cell.session.sid)
+        if box is not None and box.cell is cell:
+            box.cell = None
+            if cell.failure:
+                message = f"the cell's process could not be set up: {cell.failure.decode()}"
+                self._reply(cell.request, {"error": "sandbox", "message": message})
+            else:
+                self._answer(box, cell, code, cpu)
+        cell.close()
+
+    def _answer(self, box: _Sandbox, cell: Running, code: int, cpu: int) -> None:
+        before, box.entries = box.entries, self._scan(box)
+        after = box.entries
+        created = {p: e for p, e in after.items() if p not in before}
+        changed = {p: e for p, e in after.items() if p in before and before[p] != e}
+        deleted = sorted(p for p in before if p not in after)
+        growth = {}
+        if cell.before:
+            growth = {k: v - cell.before.get(k, 0) for k, v in running.counters().items()}
+        header, blobs = cell.describe(code, cpu)
+        header["limit"] = cell.verdict(code, growth, bool(created or changed))
+        header |= {"created": created, "changed": changed, "deleted": deleted}
+        self._reply(cell.request, {"ok": True, **header}, blobs)
+
+    def _stop(self, box: _Sandbox) -> None:
+        """End the session's cell, if one runs, inside a request."""
+        if box.cell is None:
+            return
+        box.cell.kill(None)
+        deadline = time.monotonic() + 30
+        while box.cell is not None:
+            self.spares.pump()
+            pid = box.cell.spare.pid
+            for item in [e for e in self.spares.ended if e[0] == pid]:
+                self.spares.ended.remove(item)
+                self._finish(self.cells.pop(pid), item[1], item[2])
+            if time.monotonic() > deadline:
+                raise RuntimeError("a killed cell did not end")
+            time.sleep(0.001)
+
+
+def _is_text(data: bytes) -> bool:
+    if b"\0" in data:
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def main(config: dict[str, Any], boot: str, sources: bytes) -> None:
+    """Entry point of the worker process; the first frame has been read from descriptor 0."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    source, sink = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    watch = -1
+    if config["host_pid"]:
+        watch = os.pidfd_open(config["host_pid"])
+        if os.getppid() != config["host_pid"]:
+            raise SystemExit("the host is gone")
+    try:
+        if config["isolation"] == "namespaces":
+            from . import namespaces
+
+            namespaces.enter([source, sink, watch])
+        elif config["isolation"] == "plain":
+            linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+        supervisor = Supervisor(config, boot, sources, source, sink, watch)
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        os.write(sink, wire.pack({"id": 0, "error": "sandbox", "message": message}))
+        sys.stderr.write(message + "\n")
+        os._exit(3)
+    supervisor.serve()
+    os._exit(0)
+

@@ -1,0 +1,64 @@
+"""Length-prefixed, bounded frames: one JSON header and any number of binary blobs.
+
+Layout of a frame: ``u32 total | u32 header length | header (JSON, UTF-8) | blobs``. The header's
+``blobs`` key holds the blob lengths. Both ends reject a frame over :data:`MAX_FRAME`.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+MAX_FRAME = 16 << 20
+CHUNK = 4 << 20
+_PREFIX = struct.Struct(">II")
+
+
+class WireError(Exception):
+    """A frame that breaks the protocol; the stream cannot be used any more."""
+
+
+def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
+    """Encode one frame."""
+    text = json.dumps({**header, "blobs": [len(b) for b in blobs]}, separators=(",", ":")).encode()
+    total = 4 + len(text) + sum(map(len, blobs))
+    if total > MAX_FRAME:
+        raise WireError(f"a frame of {total} bytes is over the limit of {MAX_FRAME}")
+    return b"".join([_PREFIX.pack(total, len(text)), text, *blobs])
+
+
+class Framer:
+    """Incremental decoder: feed bytes, iterate complete frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], list[bytes]]]:
+        """Add ``data`` and yield every frame that is complete by now."""
+        self._buffer += data
+        while len(self._buffer) >= 8:
+            total, head = _PREFIX.unpack_from(self._buffer)
+            if total > MAX_FRAME or head > total - 4:
+                raise WireError(f"malformed frame prefix ({total}, {head})")
+            if len(self._buffer) < 4 + total:
+                return
+            frame = bytes(self._buffer[8 : 4 + total])
+            del self._buffer[: 4 + total]
+            yield _decode(frame, head)
+
+
+def _decode(frame: bytes, head: int) -> tuple[dict[str, Any], list[bytes]]:
+    try:
+        header = json.loads(frame[:head])
+        sizes = header["blobs"]
+        if sum(sizes) != len(frame) - head or min(sizes, default=0) < 0:
+            raise WireError("blob lengths do not add up")
+    except (ValueError, KeyError, TypeError) as error:
+        raise WireError(f"malformed frame header: {error}") from None
+    blobs, at = [], head
+    for size in sizes:
+        blobs.append(frame[at : at + size])
+        at += size
+    return header, blobs

@@ -1,0 +1,217 @@
+"""The zygote: imports the heavy modules once, then forks spare children on request.
+
+It runs no agent code and no torch operation (a thread pool would not survive the fork). The
+supervisor speaks to it over a SEQPACKET socket: ``F<id>`` with descriptors asks for a spare, the
+zygote answers ``P <id> <pid>`` and, when a child ended, ``X <pid> <wait status> <cpu microseconds>``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+import warnings
+import weakref
+from typing import Any, NoReturn
+
+from . import cell, linux, proc, seccomp
+
+_LENGTH = struct.Struct(">Q")
+
+
+def main(config: dict[str, Any], control_fd: int) -> NoReturn:
+    """Serve until the supervisor goes away."""
+    control = socket.socket(fileno=control_fd)
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The suite itself is not for agent code, also where nothing hides its files.
+    sys.path = [p for p in sys.path if not os.path.isdir(os.path.join(p, "bat_env"))]
+    loaded, missing = _preload(config["preload"], config["skip"])
+    program = seccomp.build() if config["lock"] else b""
+    _Zygote(config, control, program).serve(loaded, missing)
+
+
+def _preload(names: list[str], skip: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Import ``names``; the optional imports in ``skip`` are made to fail meanwhile.
+
+    MONAI tries whole training stacks that happen to be installed; they would double the memory
+    that every fork has to copy tables for.
+    """
+    loaded: list[str] = []
+    missing: dict[str, str] = {}
+    blocked = [name for name in skip if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(blocked))  # type: ignore[arg-type]
+    for name in names:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                importlib.import_module(name)
+            loaded.append(name)
+        except Exception as error:
+            missing[name] = f"{type(error).__name__}: {error}"
+    for name in blocked:
+        del sys.modules[name]
+    for info in weakref.finalize._registry.values():  # type: ignore[attr-defined]
+        info.atexit = False  # the zygote's finalizers are not the cell's business (60 ms of them)
+    gc.collect()
+    gc.freeze()
+    _collapse()
+    return loaded, missing
+
+
+def _collapse() -> None:
+    """Back our heap with huge pages where the kernel can (Linux 6.1): a fork costs a third."""
+    huge = 2 << 20
+    with open("/proc/self/maps") as table:
+        rows = [line.split() for line in table]
+    for row in rows:
+        if row[1] == "rw-p" and (len(row) == 5 or row[5] == "[heap]"):
+            start, end = (int(number, 16) for number in row[0].split("-"))
+            start = -(-start // huge) * huge
+            if end - start >= huge:
+                linux.collapse(start, (end - start) // huge * huge)
+
+
+class _Zygote:
+    def __init__(self, config: dict[str, Any], control: socket.socket, program: bytes) -> None:
+        self.config = config
+        self.control = control
+        self.program = program
+        self.own_pidns = os.open("/proc/self/ns/pid", os.O_RDONLY) if config["namespaces"] else -1
+        self.wake_read, self.wake_write = os.pipe()
+        for fd in (self.wake_read, self.wake_write):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+
+    def serve(self, loaded: list[str], missing: dict[str, str]) -> NoReturn:
+        usage = _status("VmData", "VmSize", "RssAnon")
+        self._send("R", json.dumps({"loaded": loaded, "missing": missing, **usage}))
+        while True:
+            ready, _, _ = select.select([self.control, self.wake_read], [], [])
+            if self.wake_read in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self.wake_read, 4096)
+                self._reap()
+            if self.control in ready:
+                message, fds, _, _ = socket.recv_fds(self.control, 64, 4)
+                if not message:
+                    os._exit(0)
+                self._fork(message[1:].decode(), fds)
+
+    def _send(self, *words: object) -> None:
+        self.control.send(" ".join(map(str, words)).encode())
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._send("X", pid, status, int((usage.ru_utime + usage.ru_stime) * 1e6))
+
+    def _fork(self, number: str, fds: list[int]) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        if self.own_pidns >= 0:
+            linux.setns(fds[1], linux.NEWPID)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._child(fds[0])
+            finally:
+                os._exit(125)
+        if self.own_pidns >= 0:
+            linux.setns(self.own_pidns, linux.NEWPID)
+        for fd in fds:
+            os.close(fd)
+        self._send("P", number, pid)
+
+    def _child(self, control_fd: int) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.control.detach()
+        os.closerange(3, control_fd)
+        os.closerange(control_fd + 1, 1024)
+        if self.config["keeper"]:
+            control_fd = _keep(control_fd)
+        spare(socket.socket(fileno=control_fd), self.program)
+
+
+def _keep(control_fd: int) -> int:
+    """Without namespaces: stay between zygote and cell, so that orphans of the cell come here.
+
+    The supervisor ends a cell with SIGTERM to this process; it leaves when every descendant is
+    gone, with the cell's exit code.
+    """
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    pid = os.fork()
+    if pid == 0:
+        return control_fd
+    os.close(control_fd)
+    signal.signal(signal.SIGTERM, lambda *_: proc.kill_descendants(os.getpid()))
+    status = os.waitpid(pid, 0)[1]
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                proc.kill_descendants(os.getpid())
+                time.sleep(0.001)
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _status(*fields: str) -> dict[str, int]:
+    """Fields of /proc/self/status in KiB."""
+    with open("/proc/self/status") as file:
+        rows = dict(line.split(":", 1) for line in file)
+    return {name: int(rows[name].split()[0]) for name in fields if name in rows}
+
+
+def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    head, fds, _, _ = socket.recv_fds(control, _LENGTH.size, 8)
+    if len(head) < _LENGTH.size:
+        os._exit(0)  # retired unused
+    (size,) = _LENGTH.unpack(head)
+    body = bytearray()
+    while len(body) < size:
+        part = control.recv(size - len(body))
+        if not part:
+            os._exit(0)
+        body += part
+    return json.loads(body), fds
+
+
+def spare(control: socket.socket, program: bytes) -> NoReturn:
+    """Wait for an assignment, become the cell."""
+    job, fds = _receive(control)
+    try:
+        os.setsid()
+        os.dup2(fds[0], 1)
+        os.dup2(fds[1], 2)
+        cell.enter(job, fds[2:])
+        cell.lock_down(job, program)
+        os.environ.update(job["env"])
+    except BaseException as error:
+        control.sendall(f"{type(error).__name__}: {error}".encode())
+        os._exit(125)
+    control.detach()
+    os.closerange(3, 1024)
+    if job["language"] == "bash":
+        cell.run_bash(job)
+    cell.run_python(job)
+
+
+def assign(control: socket.socket, job: dict[str, Any], fds: list[int]) -> None:
+    """Supervisor side of :func:`spare`."""
+    body = json.dumps(job).encode()
+    socket.send_fds(control, [_LENGTH.pack(len(body))], fds)
+    control.sendall(body)
