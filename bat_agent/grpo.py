@@ -287,7 +287,8 @@ def make_trainer(
     round's start.
     """
     from datasets import Dataset
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     from bat_agent.sft import with_adapter
 

@@ -104,7 +104,9 @@ class SystemSettings(_Config):
     vllm: Mapping[str, Any] = Field(
         default_factory=dict, description="GRPOConfig's vllm_* arguments, prefix included."
     )
-    fsdp: str = Field("", description="transformers' fsdp flags, for example 'full_shard auto_wrap'.")
+    fsdp: str = Field(
+        "", description="transformers' fsdp flags, for example 'full_shard auto_wrap'."
+    )
     fsdp_config: Mapping[str, Any] = Field(default_factory=dict)
 
 

@@ -76,9 +76,12 @@ def build_row(demo: Any, codec: Codec, max_tokens: int) -> tuple[SftRow | None, 
     return row, rejected
 
 
-def split_rows(rows: Iterable[SftRow], share: float, seed: int) -> tuple[list[SftRow], list[SftRow]]:
+def split_rows(
+    rows: Iterable[SftRow], share: float, seed: int
+) -> tuple[list[SftRow], list[SftRow]]:
     """Split into training and validation rows; slices of one trajectory stay on one side."""
-    train, validation = [], []
+    train: list[SftRow] = []
+    validation: list[SftRow] = []
     for row in rows:
         digest = hashlib.blake2b(f"{seed}/{row.source}".encode(), digest_size=8).digest()
         side = validation if int.from_bytes(digest, "big") < share * 2**64 else train
@@ -168,10 +171,9 @@ def _base(out: Path, preset: Preset, seed: int, texts: Any) -> Path:
     else:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(preset.model.pretrained)
-        model = AutoModelForCausalLM.from_pretrained(
-            preset.model.pretrained, dtype=preset.model.dtype
-        )
+        origin = str(preset.model.pretrained)
+        tokenizer = AutoTokenizer.from_pretrained(origin)
+        model = AutoModelForCausalLM.from_pretrained(origin, dtype=preset.model.dtype)
 
     def write(folder: Path) -> None:
         model.save_pretrained(folder)
@@ -215,7 +217,8 @@ def _train(
     import torch
     from datasets import Dataset
     from transformers import set_seed
-    from trl import SFTConfig, SFTTrainer
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
 
     settings = preset.sft
     policy = load_policy(base, trainable=True)

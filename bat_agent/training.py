@@ -61,10 +61,11 @@ def prepare_process(preset: Preset) -> None:
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import torch
-    import transformers
+    from transformers.utils import logging
 
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+    chatter: Any = logging
+    chatter.set_verbosity_error()
+    chatter.disable_progress_bar()
     # The trainers' own alias for one of their settings; the trl series is pinned.
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
     if preset.system.torch_threads is not None:
@@ -101,7 +102,7 @@ def write_whole(file: Path, text: str) -> None:
     """Write a text file so that it is there whole or not at all."""
     part = file.with_name(f".{file.name}.part")
     part.write_text(text, encoding="utf-8")
-    os.replace(part, file)
+    part.replace(file)
 
 
 def finished(out_dir: Path) -> Path | None:
@@ -157,7 +158,7 @@ def save_final(
     )
 
 
-class RunCallback(TrainerCallback):  # type: ignore[misc]
+class RunCallback(TrainerCallback):
     """Seals checkpoints, logs steps, and stops a run whose loss is no longer finite.
 
     Args:

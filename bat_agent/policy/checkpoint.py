@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -96,8 +95,8 @@ def save_checkpoint(
     old = final.with_name(f".{final.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if final.exists():
-        os.replace(final, old)
-    os.replace(part, final)
+        final.replace(old)
+    part.replace(final)
     shutil.rmtree(old, ignore_errors=True)
     return final
 
@@ -124,7 +123,7 @@ def seal(
     }
     part = folder / f".{SEAL}.part"
     part.write_text(json.dumps(meta, indent=1, sort_keys=True), encoding="utf-8")
-    os.replace(part, folder / SEAL)
+    part.replace(folder / SEAL)
     return meta
 
 
@@ -187,6 +186,7 @@ def load_policy(path: str | Path, device: str = "cpu", *, trainable: bool = Fals
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
+        model: Any
         if (folder / "adapter_config.json").is_file():
             from peft import PeftModel
 

@@ -29,11 +29,11 @@ def supports_row_cache(model: Any) -> bool:
     )
 
 
-class _GrowingLayer(DynamicLayer):  # type: ignore[misc]
+class _GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """A dynamic layer that writes into a buffer with room to spare, instead of concatenating."""
 
     def __init__(self, keys: torch.Tensor | None = None, values: torch.Tensor | None = None):
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.used = 0
         if keys is not None and values is not None:
             self.used = keys.shape[-2]
@@ -77,12 +77,12 @@ def _grown(buffer: torch.Tensor, used: int, capacity: int) -> torch.Tensor:
     return out
 
 
-class _LazyCache(Cache):  # type: ignore[misc]
+class _LazyCache(Cache):
     """A cache of growing layers, made as the model asks for them."""
 
     def __init__(self, layers: list[_GrowingLayer]) -> None:
         if layers:
-            super().__init__(layers=layers)
+            super().__init__(layers=list(layers))
         else:
             super().__init__(layer_class_to_replicate=_GrowingLayer)
 
@@ -105,7 +105,7 @@ class RowCache:
         self.rows = rows
         self.ids = ids
         self._mask = mask
-        self._cache = _LazyCache(layers)
+        self._cache: Any = _LazyCache(layers)
 
     @classmethod
     def empty(cls, rows: Sequence[Hashable]) -> RowCache:
@@ -114,7 +114,8 @@ class RowCache:
 
     def as_cache(self) -> Cache:
         """What the model's forward takes."""
-        return self._cache
+        cache: Cache = self._cache
+        return cache
 
     def append(self, new: Sequence[Sequence[int]], valid: torch.Tensor) -> torch.Tensor:
         """Note the tokens of the coming forward; returns the mask (rows, past + new)."""
@@ -143,8 +144,7 @@ class RowCache:
         layers = []
         for depth in range(len(filled[0]._cache.layers)):
             tensors = [
-                torch.stack([t for t in _columns(picked, depth, kind, width)])
-                for kind in ("keys", "values")
+                torch.stack(_columns(picked, depth, kind, width)) for kind in ("keys", "values")
             ]
             layers.append(_GrowingLayer(*tensors))
         return cls(list(rows), ids, mask, layers)

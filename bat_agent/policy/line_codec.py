@@ -29,8 +29,10 @@ _LANGUAGES: Final[Mapping[str, str]] = {"python": "<|py|>", "bash": "<|sh|>"}
 
 
 class LineCodec:
-    """See the module. Code always ends with one newline inside, which ``parse`` takes off again,
-    so that the last line of a cell is the same token as anywhere else.
+    """The codec ``"line"``.
+
+    Code always ends with one newline inside, which ``parse`` takes off again, so that the last line
+    of a cell is the same token as anywhere else.
 
     Args:
         tokenizer: Must hold :data:`SPECIAL_TOKENS`.

@@ -95,13 +95,14 @@ def train_tokenizer(texts: Iterable[str], config: TinyModelConfig | None = None)
         return "".join(token for token, _ in split.pre_tokenize_str(line))
 
     # Scores make every further token costly, so the fewest tokens win.
-    vocabulary = {p: -10.0 for p in pieces} | {as_bytes(line): -9.0 for line in whole}
-    vocabulary |= {c: -12.0 for c in alphabet}
+    vocabulary = dict.fromkeys(pieces, -10.0) | {as_bytes(line): -9.0 for line in whole}
+    vocabulary |= dict.fromkeys(alphabet, -12.0)
     ordered = sorted(vocabulary.items(), key=lambda item: (len(item[0]) > 1, item[0]))
     backend = Tokenizer(models.Unigram([(t, s) for t, s in ordered], unk_id=None))
     backend.pre_tokenizer = split
     backend.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
+    make: Any = PreTrainedTokenizerFast
+    return make(
         tokenizer_object=backend,
         pad_token="<|pad|>",
         eos_token="<|end|>",
@@ -109,7 +110,6 @@ def train_tokenizer(texts: Iterable[str], config: TinyModelConfig | None = None)
         clean_up_tokenization_spaces=False,
         model_max_length=config.context_tokens,
     )
-    return tokenizer
 
 
 def build_model(tokenizer: Any, config: TinyModelConfig | None = None, *, seed: int = 0) -> Any:

@@ -1,12 +1,13 @@
 """Episodes, many at once: reset specifications, environments to reuse, and results.
 
-:func:`run_agent` plays any agent in threads; :mod:`bat_agent.rollout.waves` plays a token policy in batched
-waves. Both return an :class:`EpisodeResult` per specification, in order.
+:func:`run_agent` plays any agent in threads; :mod:`bat_agent.rollout.waves` plays a token policy in
+batched waves. Both return an :class:`EpisodeResult` per specification, in order.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 import threading
@@ -24,7 +25,7 @@ INFRASTRUCTURE: Final = (SandboxError, GraderError)
 """Failures that are nobody's fault: the episode is invalid, its reward ``None``."""
 
 ATTEMPTS: Final = 2
-"""An episode that dies of infrastructure is played once more, on a fresh environment; then dropped."""
+"""An episode that infrastructure killed is played once more, on a fresh environment."""
 
 
 class GroupMismatchError(BatError):
@@ -161,10 +162,8 @@ class EnvPool:
 
     def discard(self, env: Any) -> None:
         """Close an environment that failed."""
-        try:
+        with contextlib.suppress(*INFRASTRUCTURE):
             env.close()
-        except INFRASTRUCTURE:
-            pass
 
     def close(self) -> None:
         """Close every idle environment. Idempotent."""

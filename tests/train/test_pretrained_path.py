@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-import toy_training
 import torch
+import toy_training
 
 from bat_agent.grpo import HEALTH, train_grpo
 from bat_agent.policy import load_policy
