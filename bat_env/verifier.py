@@ -32,6 +32,7 @@ MAX_IMAGE_BYTES: Final[int] = 4 * 1024 * 1024
 MAX_PIPELINE_BYTES: Final[int] = 256 * 1024
 MAX_PIPELINE_FILES: Final[int] = 64
 _KEPT_STATES: Final[int] = 128
+_ALPHABET: Final[str] = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 
 _VERSIONS = """\
 import json, platform
@@ -56,8 +57,31 @@ runpy.run_path("/workspace/pipeline/predict.py", run_name="__main__")
 class Pool(Protocol):
     """Where clean sandboxes come from; ``bat_env.sandbox.SandboxPool`` is one."""
 
-    def lease(self, fresh: bool = False) -> AbstractContextManager[Sandbox]:
+    def lease(self, *, fresh: bool = False) -> AbstractContextManager[Sandbox]:
         """A started, wiped sandbox."""
+
+
+def _drawn(instance: Instance, seed: int, what: str) -> int:
+    text = f"{what}\0{seed}\0{instance.seed}\0{instance.index}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def drawn_case(instance: Instance, seed: int) -> str:
+    """The case of the batch that is re-run in an episode of this seed."""
+    return instance.cases[_drawn(instance, seed, "case") % len(instance.cases)]
+
+
+def alias(instance: Instance, seed: int, what: str) -> str:
+    """A case id that no pipeline has seen, in the style of the instance's own ids."""
+    known = {*instance.cases, instance.probe_case}
+    prefix = instance.cases[0].rpartition("-")[0]
+    for attempt in range(1000):
+        number = _drawn(instance, seed, f"{what}{attempt}")
+        tail = "".join(_ALPHABET[(number >> (5 * n)) % len(_ALPHABET)] for n in range(4))
+        name = f"{prefix}-{tail}" if prefix else tail
+        if name not in known:
+            break
+    return name
 
 
 class Verifier:
@@ -319,15 +343,11 @@ class _Work:
         grade = self.evidence.grade
         return grade is not None and all(grade.valid.get(c) for c in self.instance.cases)
 
-    def _alias(self, what: str) -> str:
-        """A case id that the pipeline cannot have seen, in the style of the instance's ids."""
-        text = f"{what}\0{self.episode.seed}\0{self.instance.seed}\0{self.instance.index}"
-        token = hashlib.blake2b(text.encode(), digest_size=8).hexdigest().upper()
-        return f"{self.instance.cases[0].split('-')[0]}-{token[:4]}"
-
     def _probe(self, sandbox: Sandbox) -> None:
         probe = self.instance.probe_case
-        rerun = self._rerun(sandbox, self._alias("probe"), self.instance.probe_public)
+        rerun = self._rerun(
+            sandbox, alias(self.instance, self.episode.seed, "probe"), self.instance.probe_public
+        )
         if rerun.ok:
             host = self.grader.inspect(self.task, self.instance, probe, rerun.output)
             if not host.get("valid"):
@@ -337,20 +357,17 @@ class _Work:
         self.evidence.probe_rerun = rerun
 
     def _batch(self, sandbox: Sandbox) -> None:
-        cases = self.instance.cases
-        text = f"batch\0{self.episode.seed}\0{self.instance.seed}"
-        drawn = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        case = cases[int.from_bytes(drawn, "big") % len(cases)]
+        case = drawn_case(self.instance, self.episode.seed)
         public = {
             path.removeprefix(f"{case}/"): data
             for path, data in self.instance.public.items()
             if path.startswith(f"{case}/")
         }
-        rerun = self._rerun(sandbox, self._alias("batch"), public)
+        rerun = self._rerun(sandbox, alias(self.instance, self.episode.seed, "batch"), public)
         if rerun.ok:
             submitted = self.evidence.files[self.spec.output.path.format(case=case)]
             self.evidence.batch_agreement = self.grader.agreement(
-                self.task, rerun.output, submitted
+                self.task, submitted, rerun.output
             )
         self.evidence.batch_rerun_case = case
         self.evidence.batch_rerun = rerun

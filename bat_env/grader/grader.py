@@ -91,7 +91,13 @@ class Grader:
         }
 
     def agreement(self, task: HasSpec, a: bytes, b: bytes) -> float:
-        """Agreement of two outputs of one case in [0, 1] (mean Dice over labels for seg)."""
+        """Agreement of two outputs of one case in [0, 1] (mean Dice over labels for seg).
+
+        Args:
+            task: The task.
+            a: An output that was found valid; its size bounds what is read of ``b``.
+            b: Any bytes.
+        """
         try:
             reply, _ = self._server.request(_header("agreement", task.spec), [a, b])
         except ChildCrash:

@@ -157,7 +157,7 @@ def test_hostile_files_cost_their_case_only(grader, task, instance):
         assert time.monotonic() - start < 20, name
         assert grader.inspect(task, instance, case, data)["valid"] is False, name
         assert grader.preview(task, instance, case, data) is None, name
-        assert grader.agreement(task, data, first_truth(instance)) == 0.0, name
+        assert grader.agreement(task, first_truth(instance), data) == 0.0, name
     assert not Path("/tmp/bat-grader-was-here").exists()
 
 
