@@ -143,7 +143,7 @@ def _writable(p: _Probe) -> tuple[bool, str]:
 
 def _capabilities(p: _Probe) -> tuple[bool, str]:
     seen = p.value(
-        "import json\nrows = dict(l.rstrip().split(':\\t', 1) for l in open('/proc/self/status'))\n"
+        "import json\nrows = dict(l.partition(':')[::2] for l in open('/proc/self/status'))\n"
         "print(json.dumps([rows.get(k, '').strip() for k in "
         "('CapEff', 'CapPrm', 'CapInh', 'CapAmb', 'NoNewPrivs', 'Seccomp')]))"
     )

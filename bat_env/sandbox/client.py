@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -54,6 +56,8 @@ class WorkerClient:
         self._write_lock = threading.Lock()
         self._inbox: dict[int, queue.SimpleQueue[Reply | None]] = {0: queue.SimpleQueue()}
         self._dead = ""
+        self._abandoned = False
+        _clients.add(self)
         self._reader = threading.Thread(target=self._read, name=f"bat-{name}", daemon=True)
         self._reader.start()
 
@@ -166,6 +170,8 @@ class WorkerClient:
 
     def close(self) -> None:
         """End the worker. Idempotent; never raises."""
+        if self._abandoned:
+            return
         if not self._dead:
             with contextlib.suppress(SandboxError):
                 # A forked child may hold our end of the stream open, so closing it is not enough.
@@ -175,8 +181,21 @@ class WorkerClient:
 
     def abandon(self) -> None:
         """In a forked child: let go of the parent's worker without talking to it."""
+        self._abandoned = True
         self._dead = "it belongs to the parent process"
         self._transport.abandon()
+
+
+_clients: weakref.WeakSet[WorkerClient] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _error(header: dict[str, Any], name: str) -> Exception:

@@ -152,9 +152,7 @@ def close_workers() -> None:
 
 def _after_fork() -> None:
     global _lock
-    for client in _workers.values():
-        client.abandon()
-    _workers.clear()
+    _workers.clear()  # abandoned by the client module
     _lock = threading.Lock()
 
 

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -78,7 +79,7 @@ class Isolation:
 
     def zygote_python(self) -> str:
         """The interpreter that the zygote and the cells use."""
-        return str(self.config["python"])
+        return str(self.config["python"] or sys.executable)
 
     def open(self, session: Session) -> None:
         """Make the session's folders."""
@@ -134,6 +135,13 @@ class Container(Isolation):
     def open(self, session: Session) -> None:
         session.folders = {name: f"/{name}" for name in (*READ_ONLY, "workspace", "tmp")}
         session.folders["shm"] = "/dev/shm"
+        # What the zygote's imports left in /tmp: root may empty its own folders there, but only the
+        # agent, who owns /tmp, may remove them.
+        for entry in os.scandir("/tmp"):
+            if entry.is_dir(follow_symlinks=False) and entry.stat().st_uid == 0:
+                files.wipe(entry.path)
+                with self.as_agent():
+                    os.rmdir(entry.path)
 
     def wipe(self, session: Session) -> None:
         for name in READ_ONLY:
