@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -113,6 +113,7 @@ class Candidate:
         transcript: How they came about.
         check: Code of the check that must print something else once the fault is cured, or "".
         cells: The replayed prefix, to be replayed again where that is asked.
+        replayed: Everything that the prefix left, of which ``workspace`` is what was kept.
     """
 
     state: StageState
@@ -120,6 +121,7 @@ class Candidate:
     transcript: tuple[Mapping[str, Any], ...]
     check: str = ""
     cells: Sequence[ScriptCell] = ()
+    replayed: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,8 @@ def admit(
         return Verdict(None, "leakage", "; ".join(str(leak) for leak in leaks[:4]))
     if replay_again:
         second = replayer.run(candidate.cells, fresh=True).workspace
-        if workspace_digest(second) != workspace_digest(candidate.workspace):
-            return Verdict(None, "replay differs", _difference(second, candidate.workspace))
+        if workspace_digest(second) != workspace_digest(candidate.replayed):
+            return Verdict(None, "replay differs", _difference(second, candidate.replayed))
     if state.outcome == "recovery" and not state.exposed:
         return Verdict(None, "check exposes nothing", state.fault)
     options = {"state_id": state.state_id}

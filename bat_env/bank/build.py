@@ -54,14 +54,16 @@ class _Builder:
         replayer = station.replayer(task, job.size, job.tier, job.index)
         cells = past.cells(task, job.tier)
         prefix = replayer.run(cells)
+        workspace = replayer.leftover(past, job.tier)
         check = "" if past.fault is None else past.fault.check
-        exposed = replayer.check(check, prefix.workspace) if past.outcome == "recovery" else ""
+        exposed = replayer.check(check, workspace) if past.outcome == "recovery" else ""
         candidate = Candidate(
-            state=self._row(task, job, exposed, tuple(sorted(prefix.workspace))),
-            workspace=prefix.workspace,
+            state=self._row(task, job, exposed, tuple(sorted(workspace))),
+            workspace=workspace,
             transcript=prefix.transcript,
             check=check,
             cells=cells,
+            replayed=prefix.workspace,
         )
         verdict = admit(
             station.env,
@@ -77,7 +79,7 @@ class _Builder:
             record = {"reason": verdict.reason, "detail": verdict.detail, "fault": past.fault_id}
             self.bank.finish_job(name, "rejected", record)
             return Outcome(job, "rejected", verdict.reason, verdict.detail)
-        row = self.bank.add(verdict.state, prefix.workspace, prefix.transcript)
+        row = self.bank.add(verdict.state, workspace, prefix.transcript)
         self.bank.finish_job(name, "admitted", {"state_id": row.state_id})
         return Outcome(job, "done", value=row)
 

@@ -38,12 +38,15 @@ _FAULTY: Final[Mapping[Stage, tuple[tuple[tuple[Stage, ...], frozenset[Stage]], 
             Stage.S1: (((_S1,), frozenset({_S1})),),
             Stage.S2: (((_S1, _S2), frozenset({_S2})),),
             Stage.S3: (((_S1, _S2), frozenset({_S2})),),
-            Stage.S4: (((_S1, _S2, _S3), frozenset({_S2, _S3})),),
+            Stage.S4: (((_S1, _S2, _S3), frozenset({_S2})),),
             Stage.S5: (((_S1, _S2, _S3, _S4), frozenset({_S2, _S4})),),
             Stage.E2E: (((_S1,), frozenset({_S1})), ((_S1, _S2), frozenset({_S2}))),
         }
     )
 )
+
+_INHERITS: Final = frozenset({Stage.S3, Stage.S4, Stage.S5})
+"""Stages that build on predict.py or outputs: a mistake reaches them if it costs task score."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,10 @@ class Past:
             if cell.stage in self.stages
         )
 
+    def redone(self) -> tuple[Stage, ...]:
+        """Replayed stages whose work the focus does again."""
+        return tuple(stage for stage in self.stages if self.focus in (stage, Stage.E2E))
+
 
 def pasts(task: Task, focus: Stage, outcome: Outcome, tier: str) -> tuple[Past, ...]:
     """Every past that a state of this cell may have, in a fixed order.
@@ -95,6 +102,7 @@ def pasts(task: Task, focus: Stage, outcome: Outcome, tier: str) -> tuple[Past, 
                 made_in
                 and made_in <= set(replayed)
                 and made_in & faulty
+                and (focus not in _INHERITS or "task" in mistake.costs)
                 and (outcome == "failure" or mistake.check)
                 and past.cells(task, tier) != clean
             ):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from bat_env.bank.faults import Past
 from bat_env.sandbox import SandboxPool
 from bat_env.sandbox.base import Cell, CellResult, Sandbox
 from bat_env.stages import Stage
@@ -88,6 +89,28 @@ class Replayer:
                     if not fresh:
                         self._known[wanted[: position + 1]] = prefix
         return prefix
+
+    def leftover(self, past: Past, tier: str) -> dict[str, bytes]:
+        """The workspace in which a state with this past begins.
+
+        Where the focus does a replayed stage again, only what the mistake spoilt is left. A correct
+        file that is written again unchanged leaves no trace, so nobody could earn credit for it.
+
+        Raises:
+            SandboxError: If the sandbox failed.
+        """
+        files = self.run(past.cells(self._task, tier)).workspace
+        redone = past.redone()
+        if past.fault is None or not redone:
+            return files
+        clean = replace(past, fault=None).cells(self._task, tier)
+        kept = self.run([cell for cell in clean if cell.stage not in redone]).workspace
+        good = self.run(clean).workspace
+        return {
+            path: data
+            for path, data in files.items()
+            if good.get(path) != data or kept.get(path) == data
+        }
 
     def check(self, code: str, workspace: dict[str, bytes]) -> str:
         """What a mistake's check prints in a workspace, clipped; empty if it prints nothing.

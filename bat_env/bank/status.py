@@ -132,3 +132,14 @@ class BuildReport:
             "digest": self.digest,
             "demonstrations_digest": self.demonstrations_digest,
         }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{len(self.states)} states, {self.demonstrations} demonstrations "
+            f"({self.resumed} jobs were there already)"
+        ]
+        lines += [f"  refused {count}: {reason}" for reason, count in self.reasons.items()]
+        lines += [f"  short: {'/'.join(cell)} has {n}" for cell, n in sorted(self.short.items())]
+        if self.failed:
+            lines.append(f"  {len(self.failed)} jobs failed with their sandbox; build again")
+        return "\n".join(lines)

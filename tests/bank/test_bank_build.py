@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bat_env.bank import Bank, StageState
+from bat_env.bank.admission import Candidate, admit, play
+from bat_env.bank.build import build
+from bat_env.bank.demos import plan_demonstrations, relevant
+from bat_env.bank.faults import pasts
+from bat_env.bank.fingerprints import of_suites
+from bat_env.bank.jobs import candidates, instance_indices
+from bat_env.bank.state import workspace_digest
+from bat_env.bank.workers import Station
+from bat_env.env import AutoMedEnv
+from bat_env.errors import ConfigError
+from bat_env.sandbox import resolve_backend
+from bat_env.stages import OUTCOMES, Stage
+from bat_env.tasks import load_suite, load_task
+from bat_env.tasks.scripts import ScriptCell
+
+TASK = "seg/kidney_tumor"
+ARGS: dict[str, Any] = {"tasks": [TASK], "per_cell": 1, "demos": 8, "instances": 3, "workers": 2}
+
+
+@pytest.fixture(scope="module")
+def backend() -> str:
+    return resolve_backend("local")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, backend: str) -> tuple[Path, Any]:
+    path = tmp_path_factory.mktemp("built") / "bank"
+    return path, build(path, backend=backend, **ARGS)
+
+
+@pytest.fixture(scope="module")
+def station(backend: str) -> Iterator[Station]:
+    made = Station(backend, of_suites(["lite-mini"]))
+    yield made
+    made.env.close()
+
+
+# ------------------------------------------------------------------------------------ the lists
+
+
+def test_every_cell_has_pasts_that_fit_it() -> None:
+    task = load_task(TASK)
+    for focus in Stage:
+        for outcome in OUTCOMES:
+            found = pasts(task, focus, outcome, "lite")
+            assert found, (focus, outcome)
+            for past in found:
+                assert (past.fault is None) == (outcome == "success")
+                assert outcome != "recovery" or (past.fault and past.fault.check)
+                cells = past.cells(task, "lite")
+                if focus not in (Stage.S1, Stage.S2, Stage.E2E):
+                    assert all(cell.stage < focus for cell in cells)
+                assert (not cells) == (outcome == "success" and focus in (Stage.S1, Stage.E2E))
+
+
+def test_candidates_are_deterministic_distinct_and_in_their_stretch() -> None:
+    task = load_task(TASK)
+    indices = instance_indices(3, 5)
+    assert len(set(indices)) == 5 and all(2**30 <= i < 2**31 for i in indices)
+    for focus in Stage:
+        jobs = candidates(task, "mini", "lite", focus, "recovery", indices, 4, 3)
+        assert jobs == candidates(task, "mini", "lite", focus, "recovery", indices, 4, 3)
+        assert len({job.job_id(task.digest) for job in jobs}) == len(jobs) >= 4
+        assert {job.index for job in jobs} <= set(indices)
+
+
+def test_demonstration_plans_mix_options_per_decision() -> None:
+    task = load_task(TASK)
+    arguments: dict[str, Any] = {
+        "tier": "lite",
+        "size": "mini",
+        "indices": [1, 2, 3],
+        "count": 300,
+        "p_good": 0.5,
+        "e2e_share": 0.25,
+    }
+    plans = plan_demonstrations(task, [], seed=1, **arguments)
+    assert plans == plan_demonstrations(task, [], seed=1, **arguments)
+    assert plans != plan_demonstrations(task, [], seed=2, **arguments)
+    assert len(plans) == 300
+    ids = relevant(task, Stage.E2E, "lite", None)
+    assert set(plans[0].choices) == set(ids) and "repair" not in ids
+    for decision in task.decisions:
+        if decision.id in ids:
+            share = np.mean([plan.choices[decision.id] == decision.good for plan in plans])
+            assert 0.35 < share < 0.65, decision.id
+            assert {plan.choices[decision.id] for plan in plans} == set(decision.options)
+    assert not any(
+        all(p.choices[d.id] == d.good for d in task.decisions if d.id in ids) for p in plans[:50]
+    )
+
+
+def test_bad_arguments_are_refused_before_any_work(tmp_path: Path) -> None:
+    for changes in ({"workers": 0}, {"per_cell": -1}, {"p_good": 1.5}):
+        with pytest.raises(ConfigError):
+            build(tmp_path / "bank", **{**ARGS, **changes})
+    assert not (tmp_path / "bank").exists()
+
+
+# ------------------------------------------------------------------------------------- a real build
+
+
+def test_a_build_fills_the_grid(built: tuple[Path, Any]) -> None:
+    path, report = built
+    assert report.failed == [] and report.short == {}, str(report)
+    with Bank.open(path) as bank:
+        status = bank.status()
+        assert status.states == 18 and status.empty_cells == []
+        assert sum(status.demonstrations.values()) == report.demonstrations == 8
+        assert bank.verify().ok
+        for state in bank.query():
+            assert state.admission["start"] == 0.0
+            assert state.admission["oracle"] >= 0.8
+            assert state.admission["naive"] <= state.admission["oracle"] - 0.2
+            assert (state.outcome == "recovery") == bool(state.exposed)
+            assert state.exposed in state.brief
+            assert bool(state.fault) == (state.outcome != "success")
+            assert state.reduction and state.evidence and state.rubric_digest
+            assert len(bank.transcript(state.state_id)) >= len(state.provenance["replayed_stages"])
+        for demo in bank.demonstrations():
+            assert demo.turns[-1].action["name"] == "submit_results"
+            assert all(turn.observation for turn in demo.turns)
+
+
+def test_a_second_build_has_nothing_to_do(built: tuple[Path, Any], backend: str) -> None:
+    path, first = built
+    started = time.monotonic()
+    again = build(path, backend=backend, **ARGS)
+    assert time.monotonic() - started < 15
+    assert again.digest == first.digest
+    assert again.demonstrations_digest == first.demonstrations_digest
+    assert again.resumed >= 18 + 8 and again.reasons == first.reasons
+
+
+def test_group_members_start_from_identical_workspaces(
+    built: tuple[Path, Any], backend: str
+) -> None:
+    path, _ = built
+    with Bank.open(path) as bank:
+        state = bank.sample(np.random.default_rng(0), focus="S4", outcome="recovery")
+        files = bank.workspace(state.state_id)
+    starts = []
+    for seed in (1, 1, 2):
+        env = AutoMedEnv(track="seg", sandbox=backend, bank=path)
+        observation, info = env.reset(seed=seed, options={"state_id": state.state_id})
+        assert info["state_id"] == state.state_id
+        there = env.workspace()
+        assert {name: there[name] for name in files} == files
+        starts.append((observation["text"], info["workspace_digest"], workspace_digest(there)))
+        env.close()
+    assert starts[0] == starts[1] == starts[2]
+
+
+def test_demonstrations_replay_to_their_score(built: tuple[Path, Any], backend: str) -> None:
+    path, _ = built
+    with Bank.open(path) as bank:
+        demo = next(d for d in bank.demonstrations() if d.state_id)
+    env = AutoMedEnv(track="seg", sandbox=backend, bank=path)
+    observation, _ = env.reset(seed=demo.seed, options={"state_id": demo.state_id})
+    total = 0.0
+    for turn in demo.turns:
+        assert observation["text"] == turn.observation
+        observation, reward, *_ = env.step(turn.action)
+        total += reward
+    env.close()
+    assert total == demo.score
+
+
+_BUILD = """
+import sys
+from bat_env.bank.build import build
+build(sys.argv[1], backend="local", tasks=["seg/kidney_tumor"], per_cell=1, demos=8, instances=3,
+      workers=2)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_build_goes_on_and_makes_nothing_twice(
+    built: tuple[Path, Any], tmp_path: Path
+) -> None:
+    for wait_s in (6.0, 9.0):
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(_BUILD), str(tmp_path / "bank")],
+            start_new_session=True,
+        )
+        time.sleep(wait_s)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if (tmp_path / "bank" / "index.sqlite").exists():
+            with Bank.open(tmp_path / "bank") as bank:
+                assert bank.verify().ok
+    report = build(tmp_path / "bank", backend="local", **ARGS)
+    assert report.digest == built[1].digest
+
+
+# -------------------------------------------------------------------------------- refused states
+
+
+def judge(station: Station, *, task: Any = None, **changes: Any) -> Any:
+    """The verdict on an S1 state of one instance, changed as asked."""
+    task = task or load_task(TASK)
+    index = 2**30 + 7
+    instance = task.instance("train", index, "mini")
+    state = StageState.model_validate(
+        {
+            "track": "seg",
+            "task": TASK,
+            "task_digest": task.digest,
+            "focus": "S1",
+            "outcome": "success",
+            "index": index,
+            "instance_digest": instance.digest,
+            **changes.pop("state", {}),
+        }
+    )
+    candidate = dataclasses.replace(Candidate(state, {}, ()), **changes)
+    replayer = station.replayer(task, "mini", "lite", index)
+    return admit(
+        station.env,
+        station.desk,
+        replayer,
+        station.scanner,
+        task,
+        candidate,
+        replay_again=bool(candidate.cells),
+    )
+
+
+def test_a_good_state_is_admitted(station: Station) -> None:
+    verdict = judge(station)
+    assert verdict.reason == "" and verdict.state.admission["oracle"] >= 0.8
+
+
+def test_held_out_material_is_refused(station: Station) -> None:
+    case = load_suite("lite-mini").entries[0].instance().cases[0]
+    verdict = judge(station, workspace={f"outputs/{case}/dseg.nii.gz": b"x"})
+    assert verdict.state is None and verdict.reason == "leakage"
+
+
+def test_a_prefix_that_replays_differently_is_refused(station: Station) -> None:
+    cells = (ScriptCell(Stage.S1, "import os; open('x', 'wb').write(os.urandom(8))"),)
+    verdict = judge(station, cells=cells, replayed={"x": b"12345678"})
+    assert (verdict.reason, verdict.detail) == ("replay differs", "x")
+
+
+def test_a_state_that_the_oracle_cannot_finish_is_refused(station: Station) -> None:
+    # A file where the plan's folder must be.
+    assert judge(station, workspace={"plan": b"a file"}).reason == "oracle below .8"
+
+
+def test_a_recovery_without_exposure_is_refused(station: Station) -> None:
+    verdict = judge(station, state={"outcome": "recovery", "fault": "f"}, check="pass")
+    assert verdict.reason == "check exposes nothing"
+
+
+def test_an_uncured_recovery_is_refused(station: Station) -> None:
+    state = {"outcome": "recovery", "fault": "f", "exposed": "always wrong"}
+    verdict = judge(station, state=state, check="print('always wrong')")
+    assert verdict.reason == "oracle does not cure"
+
+
+def test_a_state_that_does_not_separate_is_refused(station: Station) -> None:
+    class Careful:
+        """The task, with a naive script that makes no mistake."""
+
+        def __init__(self) -> None:
+            self._task = load_task(TASK)
+            self.naive_choices: dict[str, str] = {}
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._task, name)
+
+    assert judge(station, task=Careful()).reason == "naive does not separate"
+
+
+def test_play_stops_at_the_end_of_an_episode(station: Station) -> None:
+    cells = [ScriptCell(Stage.S1, "pass")] * 40
+    played = play(station.env, cells, seed=1, options={"task": TASK, "index": 1, "size": "mini"})
+    assert played.status == "truncated" and played.score == 0.0
