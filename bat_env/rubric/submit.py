@@ -72,7 +72,7 @@ def items(spec: TaskSpec) -> tuple[Item, ...]:
     return (
         make_item(
             "S5.task_margin",
-            f"Task score at least {spec.floor:.3f} + {MARGIN}",
+            f"Task score beats the best trivial answer by {MARGIN}",
             task_margin,
             weight=HALF,
         ),
