@@ -106,7 +106,7 @@ def _fresh_process(p: _Probe) -> tuple[bool, str]:
 def _network(p: _Probe) -> tuple[bool, str]:
     seen = p.value(
         "import json, socket\nr = []\n"
-        "for a in (('192.0.2.1', 80), ('8.8.8.8', 53)):\n"
+        "for a in (('192.0.2.1', 80), ('198.51.100.1', 53)):\n"
         "    s = socket.socket(); s.settimeout(1)\n"
         "    try: s.connect(a); r.append('connected')\n"
         "    except TimeoutError: r.append('no answer')\n"
@@ -189,7 +189,7 @@ def _other_memory(p: _Probe) -> tuple[bool, str]:
         "for n in os.listdir('/proc'):\n"
         "    if n.isdigit() and int(n) != os.getpid():\n"
         "        for f in ('mem', 'environ', 'fd/0', 'maps', 'root/etc/passwd'):\n"
-        "            try: open(f'/proc/{n}/{f}', 'rb').read(1); r.append(f'{n}/{f}')\n"
+        "            try: os.close(os.open(f'/proc/{n}/{f}', os.O_RDONLY | os.O_NONBLOCK)); r.append(f'{n}/{f}')\n"
         "            except OSError: pass\n"
         "print(json.dumps(r))"
     )
@@ -354,6 +354,25 @@ def _wipe(p: _Probe) -> tuple[bool, str]:
     return seen.stdout == "in.txt\n", f"left: {seen.stdout.split()}"
 
 
+def _walls(p: _Probe) -> bool:
+    """Whether agent code is kept from the host, as far as harmless looks can tell."""
+    return _host_invisible(p)[0] and _signals(p)[0]
+
+
+# What would hurt the machine itself where nothing keeps the cell from it: in a plain process of root,
+# `kill -9 -1` ends every process there is. Tried only behind walls that were seen to stand.
+_NEED_WALLS = frozenset(
+    {
+        "cannot read other processes",
+        "suite invisible",
+        "root read-only",
+        "dangerous system calls refused",
+        "limit: memory of all processes",
+        "survives kill -9 -1",
+        "wipe complete",
+    }
+)
+
 _CHECKS: dict[str, Callable[[_Probe], tuple[bool, str]]] = {
     "python cells run": _runs_python,
     "bash cells run": _runs_bash,
@@ -402,9 +421,14 @@ def check_sandbox(backend: str) -> CheckReport:
     rows = []
     try:
         sandbox.start()
+        probe = _Probe(sandbox)
+        walls = _walls(probe)
         for name, check in _CHECKS.items():
+            if name in _NEED_WALLS and not walls:
+                rows.append(CheckRow(name, False, "not tried: cells can reach the host"))
+                continue
             sandbox.reset({"data/in.txt": b"input"})
-            holds, detail = check(_Probe(sandbox))
+            holds, detail = check(probe)
             rows.append(CheckRow(name, holds, detail))
     finally:
         sandbox.close()

@@ -17,6 +17,9 @@ MAX_DEPTH = 64
 
 _LIFT_DEPTH = 12
 
+MAX_NAME_BYTES = 1 << 20
+"""All paths of one listing together; what comes after is left out, so that a frame holds it."""
+
 Entry = tuple[str, int, str]
 """kind, size in bytes, sha256."""
 Stamp = tuple[int, int, int, int]
@@ -93,11 +96,30 @@ def walk(root: str, max_entries: int) -> Iterator[tuple[str, str, os.stat_result
 
 
 class Tree:
-    """The workspace's manifest, kept up to date: only files whose stamp changed are hashed."""
+    """The workspace's manifest, kept up to date: only files whose stamp changed are hashed.
 
-    def __init__(self, root: str, max_entries: int, outward: Callable[[bytes], bytes] | None) -> None:
+    Args:
+        root: The workspace.
+        max_bytes: Sum of file sizes that may be read. Only sparse files (or a missing disk limit)
+            get beyond; what does not fit counts as special and is never opened.
+        max_entries: Paths that may be listed.
+        outward: Translation of file contents, or None.
+
+    Attributes:
+        over: Whether the last scan found more than ``max_bytes`` or ``max_entries``.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        max_bytes: int,
+        max_entries: int,
+        outward: Callable[[bytes], bytes] | None,
+    ) -> None:
         self.root = root
+        self.max_bytes = max_bytes
         self.max_entries = max_entries
+        self.over = False
         self._outward = outward
         self._cache: dict[str, tuple[Stamp, Entry]] = {}
 
@@ -105,19 +127,32 @@ class Tree:
         """All entries now, sorted by path."""
         entries: dict[str, Entry] = {}
         cache: dict[str, tuple[Stamp, Entry]] = {}
-        for name, full, info in walk(self.root, self.max_entries):
+        room, names = self.max_bytes, MAX_NAME_BYTES
+        self.over = False
+        for name, full, info in walk(self.root, self.max_entries + 1):
+            shown = printable(name)
+            names -= len(shown.encode())
+            if len(entries) >= self.max_entries or names < 0:
+                self.over = True
+                break
             mode = info.st_mode
+            entry: Entry
             if stat.S_ISREG(mode):
-                stamp = (info.st_mtime_ns, info.st_size, info.st_ino, info.st_ctime_ns)
-                known = self._cache.get(name)
-                entry = known[1] if known and known[0] == stamp else self._digest(full)
-                cache[name] = (stamp, entry)
+                room -= info.st_size
+                if room < 0:
+                    self.over = True
+                    entry = ("special", 0, "")
+                else:
+                    stamp = (info.st_mtime_ns, info.st_size, info.st_ino, info.st_ctime_ns)
+                    known = self._cache.get(name)
+                    entry = known[1] if known and known[0] == stamp else self._digest(full)
+                    cache[name] = (stamp, entry)
             elif stat.S_ISDIR(mode):
                 deep = name.count("/") >= MAX_DEPTH
                 entry = ("special" if deep else "dir", 0, "")
             else:
                 entry = ("symlink" if stat.S_ISLNK(mode) else "special", 0, "")
-            entries[printable(name)] = entry
+            entries[shown] = entry
         self._cache = cache
         return dict(sorted(entries.items()))
 
@@ -157,11 +192,8 @@ class Tree:
 
     def regular_files(self) -> list[str]:
         """Workspace-relative paths of all regular files with a printable name, sorted."""
-        return sorted(
-            name
-            for name, _, info in walk(self.root, self.max_entries)
-            if stat.S_ISREG(info.st_mode) and printable(name) == name
-        )
+        files = [name for name, entry in self.scan().items() if entry[0] == "file"]
+        return [name for name in files if os.path.lexists(os.path.join(self.root, name))]
 
     def forget(self) -> None:
         """Drop the cache (after a wipe)."""

@@ -23,6 +23,7 @@ from . import files, proc
 
 READ_ONLY = ("data", "models", "skills")
 WRITABLE = ("workspace", "tmp", "shm")
+_LEFTOVER = re.compile(r"bat-process-(\d+)-\w+")
 _CONTRACT = re.compile(rb"(?<![\w./~-])/(?:data|models|skills|workspace)(?![\w-])")
 
 
@@ -206,6 +207,12 @@ class Plain(Isolation):
     lock = False
 
     def setup(self) -> None:
+        for entry in os.scandir(tempfile.gettempdir()):
+            found = _LEFTOVER.fullmatch(entry.name)
+            if found and not os.path.exists(f"/proc/{found.group(1)}"):
+                with contextlib.suppress(OSError):  # another user's, or another worker was faster
+                    files.wipe(entry.path)
+                    os.rmdir(entry.path)
         self.base = tempfile.mkdtemp(prefix=f"bat-process-{os.getpid()}-")
 
     def teardown(self) -> None:

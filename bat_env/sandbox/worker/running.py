@@ -27,7 +27,7 @@ _MEMORY_SIGNS = (
     b"xmalloc: cannot",
 )
 _PIDS_SIGNS = (b"can't start new thread", b"fork: retry", b"Resource temporarily unavailable")
-_DISK_SIGNS = (b"No space left on device", b"ENOSPC")
+_DISK_SIGNS = (b"No space left on device", b"File too large")
 
 
 class Running:
@@ -115,7 +115,9 @@ class Running:
                 if not _readable(capture.fd):
                     break
 
-    def verdict(self, exit_code: int, counters: dict[str, int], changed: bool) -> str | None:
+    def verdict(
+        self, exit_code: int, counters: dict[str, int], changed: bool, over: bool
+    ) -> str | None:
         """Name the limit that ended the cell, if one did.
 
         Kernel counters come first, then what the file systems say, then the error texts that
@@ -125,12 +127,13 @@ class Running:
             exit_code: 0 for success, 128 + n for signal n.
             counters: Growth of the cgroup's counters, empty where there is none.
             changed: Whether the cell changed the workspace.
+            over: Whether the workspace holds more than its limits.
         """
         if self.limit is not None:
             return self.limit
         if counters.get("oom_kill", 0) > 0:
             return "memory"
-        if changed and self._full():
+        if changed and (over or self._full()):
             return "disk"
         if exit_code == 0:
             return None

@@ -145,8 +145,9 @@ class Supervisor:
     def _tree(self, session: Session) -> files.Tree:
         translates = type(self.isolation).outward is not Isolation.outward
         outward = (lambda data: self.isolation.outward(session, data)) if translates else None
-        limit = int(session.limits["workspace_inodes"]) * 2
-        return files.Tree(session.folders["workspace"], limit, outward)
+        limits = session.limits
+        size, count = int(limits["workspace_mb"]) << 20, int(limits["workspace_inodes"])
+        return files.Tree(session.folders["workspace"], size, count, outward)
 
     def _do_close(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         box = self.boxes.get(header["sid"])
@@ -289,6 +290,7 @@ class Supervisor:
         base = {name: kib << 10 for name, kib in self.spares.report.items() if name.startswith("Vm")}
         values = {
             "RLIMIT_CORE": 0,
+            "RLIMIT_FSIZE": max(int(limits[f"{name}_mb"]) for name in ("workspace", "tmp", "shm")) << 20,
             "RLIMIT_NOFILE": 1024,
             "RLIMIT_DATA": base.get("VmData", 0) + memory,
         }
@@ -316,7 +318,7 @@ class Supervisor:
         ended, self.spares.ended = self.spares.ended, []
         for pid, status, cpu in ended:
             if pid in self.cells:
-                self._finish(self.cells.pop(pid), status, cpu)
+                self._finish_safely(self.cells.pop(pid), status, cpu)
         now = time.monotonic()
         for cell in self.cells.values():
             if now >= cell.deadline:
@@ -329,6 +331,15 @@ class Supervisor:
             self.next_watch = time.monotonic() + _WATCH_S
         self._start_queued()
         self.spares.refill()
+
+    def _finish_safely(self, cell: Running, status: int, cpu: int) -> None:
+        """One session's trouble is not another's."""
+        try:
+            self._finish(cell, status, cpu)
+        except Exception as error:
+            message = f"could not look at what the cell did: {type(error).__name__}: {error}"
+            self._reply(cell.request, {"error": "sandbox", "message": message})
+            cell.close()
 
     def _finish(self, cell: Running, status: int, cpu: int) -> None:
         for fileobj in (cell.spare.control, *(c.fd for c in cell.captures)):
@@ -359,7 +370,7 @@ class Supervisor:
         if cell.before:
             growth = {k: v - cell.before.get(k, 0) for k, v in running.counters().items()}
         header, blobs = cell.describe(code, cpu)
-        header["limit"] = cell.verdict(code, growth, bool(created or changed))
+        header["limit"] = cell.verdict(code, growth, bool(created or changed), box.tree.over)
         header |= {"created": created, "changed": changed, "deleted": deleted}
         self._reply(cell.request, {"ok": True, **header}, blobs)
 
@@ -374,7 +385,7 @@ class Supervisor:
             pid = box.cell.spare.pid
             for item in [e for e in self.spares.ended if e[0] == pid]:
                 self.spares.ended.remove(item)
-                self._finish(self.cells.pop(pid), item[1], item[2])
+                self._finish_safely(self.cells.pop(pid), item[1], item[2])
             if time.monotonic() > deadline:
                 raise RuntimeError("a killed cell did not end")
             time.sleep(0.001)

@@ -158,6 +158,7 @@ def _keep(control_fd: int) -> int:
     if pid == 0:
         return control_fd
     os.close(control_fd)
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: proc.kill_descendants(os.getpid()))
     status = os.waitpid(pid, 0)[1]
     with contextlib.suppress(ChildProcessError):
