@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -96,7 +96,12 @@ def sandbox_check(
 
     report = sandbox_conformance(resolve_backend(backend or "auto"))
     if as_json:
-        print(json.dumps(report.to_json()))
+        rows = [{"name": r.name, "holds": r.holds, "detail": r.detail} for r in report.rows]
+        print(
+            json.dumps(
+                {"schema_version": 1, "backend": report.backend, "ok": report.ok, "rows": rows}
+            )
+        )
     else:
         print(report)
     if not report.ok:
@@ -140,29 +145,40 @@ def bank_build(
     path: BankPath = None,
     task: Annotated[list[str] | None, typer.Option(help="Task; repeatable; default all.")] = None,
     size: Annotated[list[str] | None, typer.Option(help="full or mini; repeatable.")] = None,
-    per_cell: Annotated[int, typer.Option(min=1, help="States in each cell.")] = 8,
-    demos: Annotated[int, typer.Option(min=0, help="Demonstrations in all.")] = 200,
+    per_cell: Annotated[int, typer.Option(min=1, help="States in each cell.")] = 3,
+    demos: Annotated[int, typer.Option(min=0, help="Demonstrations of each task.")] = 240,
     seed: Annotated[int, typer.Option(help="Decides everything that is drawn.")] = 0,
     backend: Backend = "auto",
     workers: Annotated[int, typer.Option(min=1, help="Sandboxes at work at once.")] = 2,
+    as_json: AsJson = False,
 ) -> None:
     """Fill the Stage Bank. Safe to interrupt: run it again and it goes on."""
-    from bat_env.bank import default_bank_path
     from bat_env.bank.build import build
-    from bat_env.tasks import task_ids
+    from bat_env.config import one_of
+    from bat_env.tasks.instance import SIZES, Size
 
+    for name in size or ():
+        one_of("size", name, SIZES)
     report = build(
-        path or default_bank_path(),
-        tasks=tuple(task or task_ids()),
-        sizes=tuple(size or ("mini",)),
+        path,
+        tasks=task,
+        sizes=cast("list[Size]", size or ["mini"]),
         per_cell=per_cell,
         demos=demos,
         seed=seed,
         backend=backend,
         workers=workers,
-        progress=lambda *parts: print(*parts, flush=True),
+        progress=not as_json,
     )
-    print(report)
+    if as_json:
+        print(json.dumps(report.to_json()))
+        return
+    print(
+        f"{len(report.states)} states, {report.demonstrations} demonstrations, "
+        f"{report.resumed} jobs done before, {len(report.rejected)} candidates refused"
+    )
+    for cell, have in report.short.items():
+        print(f"  short: {' '.join(map(str, cell))} has {have}")
 
 
 @app.command()

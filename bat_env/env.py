@@ -90,7 +90,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         ConfigError: On any argument that cannot work, before any work starts.
     """
 
-    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 1}
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 1}  # noqa: RUF012
 
     def __init__(
         self,

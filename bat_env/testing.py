@@ -1,7 +1,7 @@
 """Checks for third parties: does an environment, a task folder or a sandbox keep its contract?
 
-Each function returns nothing and raises ``AssertionError`` with a sentence that says which rule was
-broken and how. They run in a plain script or under pytest.
+The checks raise ``AssertionError`` with a sentence that says which rule was broken and how;
+:func:`sandbox_conformance` returns a report. They run in a plain script or under pytest.
 """
 
 from __future__ import annotations
@@ -191,9 +191,15 @@ def sandbox_conformance(backend: str) -> CheckReport:
         What holds and what does not.
 
     Raises:
-        ConfigError: If the name is ``"auto"``.
+        ConfigError: If the name is ``"auto"``, or ``"process"``: without isolation the attacks of
+            the checks, ``kill -9 -1`` among them, would hit this machine.
         SandboxError: If the backend cannot start here.
     """
     if backend == "auto":
         raise ConfigError("Name the backend to check, for example 'local'; 'auto' may vary.")
+    if backend == "process":
+        raise ConfigError(
+            "The backend 'process' promises no isolation, so there is nothing to check, and the "
+            "attacks of the checks would hit this machine. Check 'local' or 'docker'."
+        )
     return check_sandbox(backend)

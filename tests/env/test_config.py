@@ -26,7 +26,7 @@ def test_import_is_light() -> None:
 
 def test_ids_are_registered_for_tracks_with_a_task() -> None:
     assert gym.spec("AutoMed-Seg-v0").kwargs == {"track": "seg"}
-    assert gym.spec("bat_env:AutoMed-Bank-v0").kwargs["track"] is None
+    assert gym.spec("AutoMed-Bank-v0").kwargs["track"] is None
     registered = {i for i in bat_env.TRACK_IDS.values() if i in gym.registry}
     tracks = {
         p.parent.parent.name for p in Path(bat_env.__file__).parents[1].glob("envs/*/*/task.yaml")

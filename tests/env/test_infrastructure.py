@@ -85,15 +85,13 @@ def test_a_cell_that_always_kills_is_the_agents(make_env: MakeEnv, frail: list[F
     env = make_env()
     env.reset(seed=0)
     env.step(WRITE)
-    observation, reward, terminated, truncated, info = env.step(
-        execute_call("bash", ": KILL-ALWAYS")
-    )
+    observation, _, terminated, truncated, info = env.step(execute_call("bash", ": KILL-ALWAYS"))
     assert Frail.deaths == 2 and not terminated and not truncated
     assert "limit: memory" in observation["text"]
     assert "violation (worker_killed)" in observation["text"]
     assert "note.txt" in env.workspace(), "the episode goes on in the state before the cell"
     assert env.episode.status == "running"
-    _, reward, terminated, truncated, info = env.step(execute_call("bash", ": KILL-ALWAYS"))
+    *_, terminated, truncated, info = env.step(execute_call("bash", ": KILL-ALWAYS"))
     assert terminated and not truncated and info["status"] == "disqualified"
     assert info["result"]["score"] == 0.0
     assert info["result"]["errors"]["violations"] == {"worker_killed": 2}

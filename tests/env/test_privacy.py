@@ -1,4 +1,4 @@
-"""Private truth is nowhere inside the sandbox: a cell walks all that it can see, the host searches."""
+"""Private truth is nowhere inside the sandbox: a cell walks all it sees, the host searches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from bat_env.stages import Stage
 from bat_env.tools import execute_call
 
 MakeEnv = Callable[..., AutoMedEnv]
+BACKENDS = ["local", pytest.param("docker", marks=pytest.mark.docker)]
 
 WALK = """
 import json, os, stat, sys
@@ -24,9 +25,8 @@ SYSTEM = ("/usr", "/lib", "/bin", "/sbin", "/sys", sys.base_prefix, sys.prefix)
 def walk(top):
     for root, folders, names in os.walk(top, onerror=lambda e: None):
         folders[:] = [f for f in folders if os.path.join(root, f) not in seen]
-        if root.startswith("/proc/") and root.split("/")[2] not in ("self", "1", str(os.getppid())):
-            folders[:] = []
-            continue
+        if root.startswith("/proc/"):
+            folders[:] = [f for f in folders if f not in ("task", "net", "sys", "irq")]
         for name in names:
             path = os.path.join(root, name)
             try:
@@ -35,9 +35,11 @@ def walk(top):
                     files.append([path + " -> " + os.readlink(path), -1])
                     continue
                 files.append([path, info.st_size])
-                if path.startswith(SYSTEM + ("/sys",)) or not stat.S_ISREG(info.st_mode):
+                if path.startswith(SYSTEM) or not stat.S_ISREG(info.st_mode):
                     continue
                 if path.startswith("/proc/") and path.count("/") > 3:
+                    continue
+                if path in ("/proc/kmsg", "/proc/kcore", "/proc/kpagecount"):
                     continue
                 with open(path, "rb") as stream:
                     small[path] = stream.read(8 << 20)
@@ -100,8 +102,9 @@ def _needles(env: AutoMedEnv) -> dict[str, bytes]:
     instance, task = env.instance, env.task_object
     needles: dict[str, bytes] = {}
     for tree in (instance.private, instance.probe_private):
-        for path, raw in tree.items():
-            for data in _opened(raw):
+        for name, raw in tree.items():
+            for depth, data in enumerate(_opened(raw)):
+                path = f"{name} depth {depth}"
                 middle = data[352:] if len(data) > 4096 else data
                 needles[f"{path} start"] = middle[:256] if middle[:256].strip(b"\0") else data[:348]
                 centre = len(middle) // 2
@@ -123,65 +126,80 @@ def _needles(env: AutoMedEnv) -> dict[str, bytes]:
     return {name: needle for name, needle in needles.items() if len(needle) >= 6}
 
 
-@pytest.mark.parametrize("backend", ["local", pytest.param("docker", marks=pytest.mark.docker)])
-def test_truth_is_nowhere_in_the_sandbox(make_env: MakeEnv, backend: str) -> None:
-    env = make_env(sandbox=backend)
-    env.reset(seed=8)
+def _walk(env: AutoMedEnv) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """What a cell saw: the bag of process facts, and path -> content outside system folders."""
     text = env.step(execute_call("python", WALK))[0]["text"]
     assert text.startswith("exit code: 0"), text
     tree = env.workspace()
     bag: dict[str, Any] = json.loads(tree["walk/bag.json"])
     blob = zlib.decompress(tree["walk/blob.z"])
     files, at = {}, 0
-    for path, size in bag["index"]:
+    for path, size in bag.pop("index"):
         files[path] = blob[at : at + size]
         at += size
+    files["process"] = json.dumps(bag).encode()
+    return bag, files
+
+
+def _finds(env: AutoMedEnv, files: Mapping[str, bytes]) -> dict[str, list[str]]:
+    """Place -> names of the private things that it holds."""
+    needles = _needles(env)
+    assert len(needles) > 12
+    found: dict[str, list[str]] = {}
+    for where, raw in files.items():
+        for data in _opened(raw):
+            names = [name for name, needle in needles.items() if needle in data]
+            if names:
+                found.setdefault(where, []).extend(names)
+    return found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_truth_is_nowhere_in_the_sandbox(make_env: MakeEnv, backend: str) -> None:
+    env = make_env(sandbox=backend)
+    env.reset(seed=8)
+    bag, files = _walk(env)
     case = env.instance.cases[0]
     assert any(path.startswith(f"/data/{case}/") for path in files), "the walk saw the inputs"
     assert any(path.startswith("/models/") for path in files)
+    assert any(path.startswith("/proc/") and path.endswith("/environ") for path in files)
+    assert not _finds(env, files)
 
-    needles = _needles(env)
-    assert len(needles) > 12
-    bag_text = json.dumps({k: v for k, v in bag.items() if k != "index"}).encode()
-    for where, raw in [("process", bag_text), *files.items()]:
-        for data in _opened(raw):
-            found = [name for name, needle in needles.items() if needle in data]
-            assert not found, f"{where} holds {found}"
-
-    sizes = {
-        len(data) for data in (*env.instance.private.values(), *env.instance.probe_private.values())
-    }
-    suspects = [path for path, size in bag["files"] if size in sizes and "/proc/" not in path]
-    env.step(execute_call("python", HASH.replace("PATHS", repr(suspects))))
-    hashes = json.loads(env.workspace()["walk/hashes.json"])
-    truth = {hashlib.sha256(data).hexdigest() for data in env.instance.private.values()}
-    assert not truth & set(hashes.values())
-
-
-@pytest.mark.parametrize("backend", ["local", pytest.param("docker", marks=pytest.mark.docker)])
-def test_no_code_of_generator_or_grader_is_readable(make_env: MakeEnv, backend: str) -> None:
-    env = make_env(sandbox=backend)
-    env.reset(seed=8)
-    env.step(execute_call("python", WALK))
-    bag: dict[str, Any] = json.loads(env.workspace()["walk/bag.json"])
-    folder = env.task_object.folder
-    ours = (
-        "/bat_env/",
-        "/bat_agent/",
-        f"{folder.name}/",
-        "generate.py",
-        "oracle.py",
-        "mistakes.py",
-    )
     own = ("/data/", "/models/", "/skills/", "/workspace/")
     known = [p for p, _ in bag["files"] if not p.startswith(own) and "/proc/" not in p]
-    parts = [p for p in known if any(o in p for o in ours[:2])]
-    assert not parts, parts[:5]
-    scripts = [p for p in known if p.endswith(ours[3:]) and "/site-packages/" not in p]
-    assert not [p for p in scripts if str(folder) in p], scripts[:5]
+    assert len(known) > 1000, "the walk saw the system"
+    ours = ("/bat_env/", "/bat_agent/", f"/{env.task_object.folder.name}/")
+    found = [p for p in known if any(o in p for o in ours)]
+    assert not found, found[:5]
+    sources = {f.name: f.stat().st_size for f in env.task_object.folder.glob("*.py")}
+    same = [p for p, size in bag["files"] if sources.get(p.rpartition("/")[2]) == size]
+    assert not same, same
     assert not [m for m in bag["modules"] if m.split(".")[0] in ("bat_env", "bat_agent")]
     code = "import importlib.util as u\nprint([u.find_spec(n) for n in ('bat_env', 'bat_agent')])"
     assert "[None, None]" in env.step(execute_call("python", code))[0]["text"]
+
+    private = [*env.instance.private.values(), *env.instance.probe_private.values()]
+    sizes = {len(data) for data in private}
+    suspects = [path for path, size in bag["files"] if size in sizes and "/proc/" not in path]
+    env.step(execute_call("python", HASH.replace("PATHS", repr(suspects))))
+    hashes = json.loads(env.workspace()["walk/hashes.json"])
+    assert not {hashlib.sha256(data).hexdigest() for data in private} & set(hashes.values())
+
+
+def test_the_search_finds_what_is_planted(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.reset(seed=8)
+    truth = next(iter(env.instance.private.values()))
+    opened = [*_opened(truth)][-1]
+    planted = {
+        "data/a.nii.gz": truth,
+        "models/b.bin": b"x" * 100 + opened,
+        "workspace/c.txt": f"seed={env.instance.seed}".encode(),
+        "skills/d.gz": gzip.compress(hashlib.sha256(truth).hexdigest().encode()),
+    }
+    env._bench.current.reset({**env._begun.files(), **planted})
+    _, files = _walk(env)
+    assert set(_finds(env, files)) == {"/" + path for path in planted}
 
 
 def test_briefs_and_skills_hold_no_truth(make_env: MakeEnv) -> None:
