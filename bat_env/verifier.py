@@ -12,8 +12,8 @@ import json
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Final, Protocol
 
@@ -146,21 +146,20 @@ class Verifier:
         if focus in (Stage.S2, Stage.S4, Stage.E2E):
             work.reruns()
 
-    @contextmanager
-    def clean(self) -> Iterator[Sandbox]:
+    def clean(self) -> AbstractContextManager[Sandbox]:
         """A clean sandbox from the pool."""
-        with self._pool.lease() as sandbox:
-            yield sandbox
+        return self._pool.lease()
 
-    def versions(self, sandbox: Sandbox) -> Mapping[str, str]:
-        """Package versions inside the image; each pool's sandboxes are asked once."""
+    def versions(self, sandbox: Callable[[], Sandbox]) -> Mapping[str, str]:
+        """Package versions inside the image; a sandbox of each pool is asked once."""
         with self._lock:
             known = self._image_versions.get(self._pool)
         if known is not None:
             return known
         names = [name for name in setup.PACKAGES if name != "python"]
-        sandbox.reset({})
-        result = sandbox.run(Cell("python", _VERSIONS.replace("NAMES", repr(names))))
+        asked = sandbox()
+        asked.reset({})
+        result = asked.run(Cell("python", _VERSIONS.replace("NAMES", repr(names))))
         line = next((t for t in result.stdout.splitlines() if t.startswith("VERSIONS")), None)
         if not result.ok or line is None:
             raise SandboxError(f"The image could not name its versions: {result.stderr[-300:]}")
@@ -189,6 +188,26 @@ class Verifier:
     def grader(self) -> Grader:
         """The grader in use."""
         return self._grader
+
+
+class _Lease:
+    """One clean sandbox for all re-runs of a hand-in, taken when first needed."""
+
+    def __init__(self, verifier: Verifier, stack: ExitStack) -> None:
+        self._verifier = verifier
+        self._stack = stack
+        self._sandbox: Sandbox | None = None
+
+    def sandbox(self) -> Sandbox:
+        """The sandbox; raises SandboxError where none comes."""
+        if self._sandbox is None:
+            self._sandbox = self._stack.enter_context(self._verifier.clean())
+        return self._sandbox
+
+    def renew(self) -> None:
+        """Give a dead sandbox back; the next one is another."""
+        self._sandbox = None
+        self._stack.close()
 
 
 class _Work:
@@ -311,43 +330,27 @@ class _Work:
         asks_versions = probe and setup.SETUP in own and self.evidence.versions is None
         asks_probe = probe and setup.PREDICT in own and self.evidence.probe_rerun is None
         asks_batch = batch and self.evidence.batch_rerun is None
-        needed = [
-            name
-            for name, asked in (
-                ("versions", asks_versions),
-                ("probe_rerun", asks_probe),
-                ("batch_rerun", asks_batch),
-            )
-            if asked
-        ]
-        if not needed:
-            return
-        try:
-            with self.verifier.clean() as sandbox:
-                if asks_versions:
-                    self.piece("versions", lambda: self._versions(sandbox))
-                if asks_probe:
-                    self.piece("probe_rerun", lambda: self._probe(sandbox))
-                if asks_batch:
-                    self.piece("batch_rerun", lambda: self._batch(sandbox))
-        except SandboxError as error:
-            for name in needed:
-                if getattr(self.evidence, name) is None:
-                    self.evidence.lost.setdefault(name, f"SandboxError: {str(error)[:300]}")
+        with ExitStack() as stack:
+            lease = _Lease(self.verifier, stack)
+            if asks_versions:
+                self.piece("versions", lambda: self._versions(lease))
+            if asks_probe:
+                self.piece("probe_rerun", lambda: self._probe(lease))
+            if asks_batch:
+                self.piece("batch_rerun", lambda: self._batch(lease))
 
-    def _versions(self, sandbox: Sandbox) -> None:
-        self.evidence.versions = self.verifier.versions(sandbox)
+    def _versions(self, lease: _Lease) -> None:
+        self.evidence.versions = self.verifier.versions(lease.sandbox)
 
     def _batch_valid(self) -> bool:
         """Whether all outputs are valid: the re-run cannot earn anything otherwise."""
         grade = self.evidence.grade
         return grade is not None and all(grade.valid.get(c) for c in self.instance.cases)
 
-    def _probe(self, sandbox: Sandbox) -> None:
+    def _probe(self, lease: _Lease) -> None:
         probe = self.instance.probe_case
-        rerun = self._rerun(
-            sandbox, alias(self.instance, self.episode.seed, "probe"), self.instance.probe_public
-        )
+        name = alias(self.instance, self.episode.seed, "probe")
+        rerun = self._rerun(lease, name, self.instance.probe_public)
         if rerun.ok:
             host = self.grader.inspect(self.task, self.instance, probe, rerun.output)
             if not host.get("valid"):
@@ -356,14 +359,14 @@ class _Work:
                 rerun = RerunResult(False, "its output is empty")
         self.evidence.probe_rerun = rerun
 
-    def _batch(self, sandbox: Sandbox) -> None:
+    def _batch(self, lease: _Lease) -> None:
         case = drawn_case(self.instance, self.episode.seed)
         public = {
             path.removeprefix(f"{case}/"): data
             for path, data in self.instance.public.items()
             if path.startswith(f"{case}/")
         }
-        rerun = self._rerun(sandbox, alias(self.instance, self.episode.seed, "batch"), public)
+        rerun = self._rerun(lease, alias(self.instance, self.episode.seed, "batch"), public)
         if rerun.ok:
             submitted = self.evidence.files[self.spec.output.path.format(case=case)]
             self.evidence.batch_agreement = self.grader.agreement(
@@ -372,7 +375,7 @@ class _Work:
         self.evidence.batch_rerun_case = case
         self.evidence.batch_rerun = rerun
 
-    def _rerun(self, sandbox: Sandbox, case: str, inputs: FileTree) -> RerunResult:
+    def _rerun(self, lease: _Lease, case: str, inputs: FileTree) -> RerunResult:
         """``predict.py`` on one case, with nothing of the agent's but ``pipeline/``."""
         pipeline = {p: d for p, d in self.evidence.files.items() if p.startswith("pipeline/")}
         if setup.PREDICT not in pipeline:
@@ -382,12 +385,21 @@ class _Work:
         files |= {f"data/{case}/{name}": data for name, data in inputs.items()}
         staged = stage_files(self.task, self.instance, self.episode.tier, Stage.S4)
         files |= {p: d for p, d in staged.items() if p.startswith("models/")}
-        sandbox.reset(files)
         code = _RERUN.replace("INPUT", repr(f"/data/{case}")).replace(
             "OUTPUT", repr(f"/workspace/outputs/{case}")
         )
         cell = Cell("python", code, self.episode.seed % 2**32)
-        result = sandbox.run(cell, self.spec.budgets.cell_timeout_s)
+        for _ in range(2):
+            sandbox = lease.sandbox()
+            sandbox.reset(files)
+            try:
+                result = sandbox.run(cell, self.spec.budgets.cell_timeout_s)
+                break
+            except SandboxError:
+                # A sandbox that dies again under the same code died of that code.
+                lease.renew()
+        else:
+            return RerunResult(False, "its sandbox died under it, twice")
         if result.limit is not None:
             return RerunResult(False, f"it met the limit on {result.limit}")
         if result.exit_code != 0:

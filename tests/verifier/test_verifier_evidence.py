@@ -20,7 +20,7 @@ class NoPool:
 
     backend = "none"
 
-    def lease(self, fresh: bool = False) -> Any:
+    def lease(self, *, fresh: bool = False) -> Any:
         raise SandboxError("no sandbox could be started")
 
 
@@ -32,7 +32,7 @@ class CountingPool:
         self.leases = 0
 
     @contextlib.contextmanager
-    def lease(self, fresh: bool = False) -> Any:
+    def lease(self, *, fresh: bool = False) -> Any:
         self.leases += 1
         with self.pool.lease() as sandbox:
             yield sandbox
@@ -106,6 +106,42 @@ def test_infrastructure_is_null_and_can_be_gathered_again(play, verifier):
     ran.gather(verifier)
     assert lost == {}
     assert ran.result().agentic == 1.0
+
+
+class DyingPool(CountingPool):
+    """Lends real sandboxes; the first ``deaths`` runs of predict.py find their sandbox dead."""
+
+    def __init__(self, pool: Any, deaths: int) -> None:
+        super().__init__(pool)
+        self.deaths = deaths
+
+    @contextlib.contextmanager
+    def lease(self, *, fresh: bool = False) -> Any:
+        with super().lease() as sandbox:
+            yield _Dying(sandbox, self)
+
+
+class _Dying:
+    def __init__(self, sandbox: Any, pool: DyingPool) -> None:
+        self.sandbox, self.pool = sandbox, pool
+
+    def run(self, cell: Any, timeout_s: float | None = None) -> Any:
+        if "predict.py" in cell.code and self.pool.deaths > 0:
+            self.pool.deaths -= 1
+            raise SandboxError("the worker died")
+        return self.sandbox.run(cell, timeout_s)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sandbox, name)
+
+
+@pytest.mark.parametrize(("deaths", "state", "leases"), [(1, "pass", 2), (2, "fail", 2)])
+def test_a_clean_run_that_kills_its_sandbox_twice_is_the_agents(play, pool, deaths, state, leases):
+    dying = DyingPool(pool, deaths)
+    ran = play(Stage.S2).gather(Verifier(dying, shared_grader()))
+    assert ran.state("S2.predict_runs")[0] == state
+    assert ran.episode.evidence.lost == {}
+    assert dying.leases == leases
 
 
 def test_a_dead_grader_is_null(play, verifier, monkeypatch):
