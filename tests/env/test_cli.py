@@ -33,7 +33,6 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     for args in (
         ("bank", "status", "--path", str(tmp_path / "none")),
         ("sandbox", "check", "--backend", "dcoker"),
-        ("sandbox", "check", "--backend", "process"),
         ("bank", "build", "--path", str(tmp_path), "--task", "kidney_tumr"),
     ):
         out = _run(*args)

@@ -162,7 +162,7 @@ def test_truth_is_nowhere_in_the_sandbox(make_env: MakeEnv, backend: str) -> Non
     case = env.instance.cases[0]
     assert any(path.startswith(f"/data/{case}/") for path in files), "the walk saw the inputs"
     assert any(path.startswith("/models/") for path in files)
-    assert any(path.startswith("/proc/") and path.endswith("/environ") for path in files)
+    assert bag["environ"]["PATH"] and bag["mounts"] and bag["open"]
     assert not _finds(env, files)
 
     own = ("/data/", "/models/", "/skills/", "/workspace/")
