@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,9 @@ class ChildCrash(Exception):
     """A grader child died on what it was given: a property of the file, not of the host."""
 
 
+_servers: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
+
+
 class ServerProcess:
     """One warm grader server and the socket to it. Thread-safe."""
 
@@ -40,10 +44,10 @@ class ServerProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._pid = os.getpid()
+        _servers.add(self)
 
     def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair()
         root = str(Path(__file__).resolve().parents[2])
         threads = ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
         env = {
@@ -69,16 +73,14 @@ class ServerProcess:
             raise GraderError(f"The grader process could not be started: {error}.") from error
         finally:
             theirs.close()
-        ready, _, _ = select.select([ours], [], [], START_S)
-        message = ours.recv(4096) if ready else b"no answer in time"
-        if message != b"ready":
+        message = _first_line(ours)
+        if message != "ready":
             process.kill()
             process.wait()
             ours.close()
-            why = message.decode("utf-8", "replace") or "it ended while starting"
             raise GraderError(
-                f"Expected a ready grader process, got: {why}. Check that numpy, scipy, nibabel, "
-                "scikit-image and pillow import in this interpreter."
+                f"Expected a ready grader process, got: {message or 'it ended while starting'}. "
+                "Check that numpy, scipy, nibabel and pillow import in this interpreter."
             )
         self._process, self._control = process, ours
         return ours
@@ -86,9 +88,6 @@ class ServerProcess:
     def _connect(self) -> socket.socket:
         """A socket to a fresh child; starts or restarts the server where needed."""
         with self._lock:
-            if self._pid != os.getpid():
-                # After a fork the server belongs to the parent process.
-                self._process, self._control, self._pid = None, None, os.getpid()
             for _ in range(2):
                 control = self._control or self._start()
                 ours, theirs = socket.socketpair()
@@ -157,19 +156,44 @@ class ServerProcess:
     def close(self) -> None:
         """End the server and its children. Idempotent; a later request starts a new one."""
         with self._lock:
-            if self._pid == os.getpid():
-                self._stop()
+            self._stop()
+
+    def abandon(self) -> None:
+        """Forget the server: after a fork it belongs to the parent process."""
+        control, self._process, self._control = self._control, None, None
+        self._lock = threading.Lock()
+        if control is not None:
+            control.close()
 
 
-_SHARED: ServerProcess | None = None
-_SHARED_LOCK = threading.Lock()
+def _first_line(control: socket.socket) -> str:
+    """What the server says first, or why nothing came."""
+    deadline = time.monotonic() + START_S
+    text = b""
+    while not text.endswith(b"\n") and len(text) < 4096:
+        ready, _, _ = select.select([control], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return f"nothing within {START_S:g} s"
+        more = control.recv(4096)
+        if not more:
+            break
+        text += more
+    return text.decode("utf-8", "replace").strip()
+
+
+_SHARED: Final[ServerProcess] = ServerProcess()
 
 
 def shared_server() -> ServerProcess:
-    """The server of this host process; ended at interpreter exit."""
-    global _SHARED
-    with _SHARED_LOCK:
-        if _SHARED is None:
-            _SHARED = ServerProcess()
-            atexit.register(_SHARED.close)
-        return _SHARED
+    """The server of this host process; started when first needed, ended at interpreter exit."""
+    return _SHARED
+
+
+def _after_fork() -> None:
+    for server in list(_servers):
+        server.abandon()
+
+
+atexit.register(_SHARED.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -7,14 +7,16 @@ the architecture allow it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
 import resource
 import signal
 import struct
+import sys
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 MEMORY_BYTES: Final[int] = 1024 * 1024 * 1024
 """Memory that a child may map on top of what the server has mapped already."""
@@ -73,18 +75,27 @@ def _program(arch: int, denied: tuple[int, ...]) -> bytes:
 
 
 _LIBC: Final[ctypes.CDLL] = ctypes.CDLL(None, use_errno=True)
+_LINUX: Final[bool] = sys.platform == "linux"
+
+
+def _prctl(*args: Any) -> None:
+    """Linux only; a kernel that refuses leaves the other limits standing."""
+    if _LINUX:
+        _LIBC.prctl(*args)
 
 
 def prepare_filter() -> ctypes.Array[ctypes.c_char] | None:
     """The filter program of this machine, made once in the server; ``None`` when there is none."""
     known = _ARCHITECTURES.get(platform.machine())
-    if known is None:
+    if known is None or not _LINUX:
         return None
     program = _program(*known)
     return ctypes.create_string_buffer(program, len(program))
 
 
 def _mapped_bytes() -> int:
+    if not _LINUX:
+        return MEMORY_BYTES
     with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - no import in a child
         return int(file.read().split()[0]) * resource.getpagesize()
 
@@ -96,7 +107,7 @@ def confine(server_pid: int, program: ctypes.Array[ctypes.c_char] | None) -> Non
         server_pid: The parent; the child dies with it.
         program: What :func:`prepare_filter` gave.
     """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != server_pid:
         os._exit(1)
     space = _mapped_bytes() + MEMORY_BYTES
@@ -107,16 +118,18 @@ def confine(server_pid: int, program: ctypes.Array[ctypes.c_char] | None) -> Non
         (resource.RLIMIT_NOFILE, FILES),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(which, (value, value))
+        hard = resource.getrlimit(which)[1]
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        with contextlib.suppress(*(() if _LINUX else (OSError, ValueError))):
+            resource.setrlimit(which, (bound, bound))
     if os.geteuid() == 0:
         os.setgroups([])
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
         # Dropping the uid clears the wish to die with the parent.
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if program is None:
         return
-    _LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     rule = _Filter(len(program) // 8, ctypes.cast(program, ctypes.c_void_p))
-    # A kernel without seccomp refuses; the other limits still hold.
-    _LIBC.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(rule), 0, 0)
+    _prctl(_PR_SET_SECCOMP, 2, ctypes.byref(rule), 0, 0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import threading
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
@@ -216,14 +216,7 @@ def _result(total: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> 
     )
 
 
-_LOCK = threading.Lock()
-_GRADER: Grader | None = None
-
-
+@functools.cache
 def shared_grader() -> Grader:
     """The grader of this host process."""
-    global _GRADER
-    with _LOCK:
-        if _GRADER is None:
-            _GRADER = Grader()
-        return _GRADER
+    return Grader()

@@ -53,7 +53,7 @@ def serve(control: socket.socket) -> None:
     children: dict[int, float] = {}
     gc.collect()
     gc.freeze()
-    control.send(b"ready")
+    control.sendall(b"ready\n")
     while True:
         ready, _, _ = select.select([control], [], [], _POLL_S)
         now = time.monotonic()
@@ -67,7 +67,7 @@ def serve(control: socket.socket) -> None:
             return
         if not ready:
             continue
-        message, descriptors, _, _ = socket.recv_fds(control, 16, 1)
+        message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not message:
             return
         for descriptor in descriptors:
@@ -95,7 +95,7 @@ def main(descriptor: int) -> None:
 
         operations.warm()
     except BaseException as error:
-        control.send(f"failed: {type(error).__name__}: {error}"[:2000].encode())
+        control.sendall(f"{type(error).__name__}: {error}"[:2000].encode() + b"\n")
         sys.exit(1)
     try:
         serve(control)

@@ -393,6 +393,26 @@ def test_the_server_ends_with_its_host(tmp_path):
         assert not Path(f"/proc/{pid}").exists()
 
 
+def test_a_forked_host_gets_a_server_of_its_own(server):
+    import multiprocessing
+
+    def child(queue: Any) -> None:
+        queue.put(server.request({"op": "exec", "code": "out = 2"}, [])[0]["out"])
+        server.close()
+
+    assert server.request({"op": "exec", "code": "out = 1"}, [])[0]["out"] == 1
+    pid = server._process.pid
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    with server._lock:  # A fork may come while another thread holds it.
+        process = context.Process(target=child, args=(queue,))
+        process.start()
+    assert queue.get() == 2
+    process.join(20)
+    assert server.request({"op": "exec", "code": "out = 3"}, [])[0]["out"] == 3
+    assert server._process.pid == pid
+
+
 def test_frames_are_bounded():
     for bad in (
         struct.pack(">I", 1 << 31),
