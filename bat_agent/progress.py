@@ -19,6 +19,9 @@ Advance: TypeAlias = Callable[[float, float, str], None]
 PLAIN_EVERY_S: Final = 15.0
 """Without a terminal, at most one line a phase in this time."""
 
+_FROM_DISK: Final = 0.05
+"""A phase that took less than this share of what was expected had been done before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -104,6 +107,9 @@ class RunProgress:
         try:
             yield advance
             advance(1.0, 1.0)
+            if time.monotonic() - started < _FROM_DISK * phase.seconds:
+                # Its result was on disk: that says nothing about how fast this machine works.
+                self._spent, self._earned = spent_before, earned_before
             if self._bar is None:
                 self._say(f"  {phase.title}: done in {_clock(time.monotonic() - started)}")
         finally:

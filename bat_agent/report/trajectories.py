@@ -34,6 +34,7 @@ class StepView:
         tool: Tool name, or "text" for an answer that was no tool call.
         language: Of the code.
         code: What the agent sent.
+        title: Its first line that does something, for the folded step.
         observation: What it read.
         reward: Change of the score.
         score: Score after the step, or ``None``.
@@ -45,6 +46,7 @@ class StepView:
     tool: str
     language: str
     code: str
+    title: str
     observation: str
     reward: float
     score: float | None
@@ -159,12 +161,19 @@ def _step(number: int, step: Mapping[str, Any], before: dict[str, VerdictView]) 
         tool=visible(tool, 80),
         language=visible(language, 20),
         code=visible(code),
+        title=visible(_title(code) or tool, 160),
         observation=visible(results[0].get("content", "")),
         reward=_number(extra.get("reward")) or 0.0,
         score=_number(extra.get("score")),
         error=visible(extra.get("error") or "", 400),
         changes=tuple(changes),
     )
+
+
+def _title(code: str) -> str:
+    lines = [line.strip() for line in code[:4000].splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(("import ", "from "))]
+    return (telling or lines or [""])[0]
 
 
 def _state(value: object) -> str:

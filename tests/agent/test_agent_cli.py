@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bat_agent.config import BankSettings, RunConfig, load_config
+from bat_agent.demo import demo_config
+from bat_agent.presets import load_preset
+from bat_env.errors import ConfigError
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).resolve().parents[2]
+    return subprocess.run(
+        [sys.executable, "-m", "bat_agent.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+
+
+def test_eval_prints_exactly_one_json_object() -> None:
+    command = "eval --agent nop --suite lite-mini --repeats 1 --sandbox local --json"
+    done = run(*command.split())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    value = json.loads(done.stdout)
+    assert value["overall"] == 0.0 and value["episodes"] == 1 and value["invalid"] == 0
+    assert list(value["stages"]) == ["S1", "S2", "S3", "S4", "S5"]
+    assert value["tracks"] == {"seg": 0.0} and value["seconds"] > 0
+    assert set(value["ci95"]) == {"overall", "agentic", "task", *value["stages"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("eval --agent orcale --suite lite", "Did you mean 'oracle'"),
+        ("eval --agent nop --suite lite-minni", "Did you mean 'lite-mini'"),
+        ("eval --agent nop --task kidney_tumour", "kidney_tumor"),
+        ("eval --agent nop", "exactly one"),
+        ("eval --agent nop --suite lite --sandbox dockre", "docker"),
+        ("train --out x --preset tiny-cpo", "Did you mean 'tiny-cpu'"),
+        ("resume nowhere", "no run folder|has none"),
+        ("status nowhere", "has none"),
+        ("report nowhere", "is no run"),
+        ("demo --out x --rounds -1", ">= 0"),
+    ],
+)
+def test_bad_requests_are_one_line_and_exit_2(
+    arguments: str, expected: str, tmp_path: Path
+) -> None:
+    done = run(*arguments.split(), cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if line.startswith("bat-agent: ")]
+    assert len(lines) == 1 and any(e in lines[0] for e in expected.split("|")), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout.startswith("bat-agent ")
+    text = run("--help").stdout
+    for command in ("eval", "train", "resume", "status", "report", "demo", "learn"):
+        assert command in text
+
+
+def config(**changes: object) -> RunConfig:
+    base = demo_config(backend="local", rounds=1)
+    return base.model_copy(update=changes)
+
+
+def test_a_run_folder_is_claimed_once(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    assert config().claim(run_dir) == load_config(run_dir) == config()
+    assert config(rounds=5).claim(run_dir).rounds == 5  # more rounds continue a run
+    with pytest.raises(ConfigError, match="seed 0 instead of 1"):
+        config(seed=1).claim(run_dir)
+    changed = config(preset=load_preset("tiny-cpu").updated(sft={"steps": 7}))
+    with pytest.raises(ConfigError, match=r"preset\.sft\.steps"):
+        changed.claim(run_dir)
+    with pytest.raises(ConfigError, match=r"bank\.demos"):
+        config(bank=BankSettings(demos=1)).claim(run_dir)
+    (run_dir / "config.json").write_text('{"schema_version": 1, "seed": "x"}')
+    with pytest.raises(ConfigError, match="damaged"):
+        load_config(run_dir)
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(ConfigError, match="neither"):
+        config().claim(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
