@@ -266,7 +266,7 @@ def build(
         demos: Demonstrations of each task, size and tier.
         p_good: Probability of the good option at each decision of a demonstration.
         e2e_share: Share of demonstrations that run the whole workflow from scratch.
-        instances: Training instances that starts are spread over.
+        instances: Training instances that starts are spread over; at least ``per_cell``.
         seed: Source of all randomness; also picks the instances.
         backend: Sandbox backend.
         workers: Threads; each holds one sandbox.
@@ -294,7 +294,8 @@ def build(
         raise ConfigError(f"p_good and e2e_share are shares, got {p_good} and {e2e_share}.")
     loaded = [load_task(name) for name in (task_ids() if tasks is None else tasks)]
     wanted = [(task, size, tier) for task in loaded for size in sizes for tier in tiers]
-    indices = instance_indices(seed, instances)
+    # Success states differ by their instance alone, so a cell needs as many as it wants states.
+    indices = instance_indices(seed, max(instances, per_cell))
     resolved = resolve_backend(backend)
     with (
         Bank.open(path, create=True) as bank,
