@@ -223,6 +223,11 @@ class Task:
         data = json.loads((self.folder / "private" / "probe.json").read_text("utf-8"))
         return {"mean": float(data["mean"]), "std": float(data["std"])}
 
+    def trivial_outputs(self, instance: Instance) -> Mapping[str, FileTree]:
+        """Method -> ``{workspace path: file}``: what a submission reaches without real work."""
+        made: Mapping[str, FileTree] = self._module("trivial").outputs(instance)
+        return made
+
     def skills(self, tier: str, focus: Stage) -> FileTree:
         """``<file>`` -> bytes of the stage skills that the tier grants for this focus."""
         granted = self.spec.tiers[cast(Any, tier)].skills

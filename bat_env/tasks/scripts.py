@@ -54,6 +54,9 @@ class Mistake:
         choices: Decision id -> option that makes the mistake.
         costs: What it must cost in an E2E episode: ``"task"``, ``"S1"`` .. ``"S5"`` -> least loss.
         check: Python cell whose output exposes the mistake in a workspace (recovery states), or "".
+        tier: The lowest tier in which the mistake can be made.
+        outcome: ``""``, or the Bank outcome from which alone the mistake shows (``costs`` then
+            means the focused stage, started from a workspace with a faulty pipeline).
     """
 
     id: str
@@ -62,3 +65,5 @@ class Mistake:
     choices: Mapping[str, str]
     costs: Mapping[str, float] = field(default_factory=dict)
     check: str = ""
+    tier: str = "lite"
+    outcome: str = ""

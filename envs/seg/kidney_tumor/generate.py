@@ -112,27 +112,35 @@ class Canvas:
 def _body(canvas: Canvas, rng: np.random.Generator, enhanced: float) -> None:
     """Everything but kidneys: fat, muscle, liver, spleen, bowel, vessels and spine."""
     wide, deep = _between(rng, 138, 152), _between(rng, 96, 108)
-    fat, wall = _between(rng, 10, 16), _between(rng, 12, 18)
-    muscle = _between(rng, 55, 75)
+    fat, wall = _between(rng, 9, 14), _between(rng, 20, 26)
+    # Muscle, liver and spleen share the kidneys' range, so that no threshold finds kidneys.
+    muscle = enhanced + _between(rng, -12, 6)
     canvas.hu[canvas.tube((0, 0), (wide, deep))] = _between(rng, -115, -90)
     canvas.hu[canvas.tube((0, 0), (wide - fat, deep - fat))] = muscle
     cavity = (wide - fat - wall, deep - fat - wall)
     canvas.hu[canvas.tube((0, 0), cavity)] = _between(rng, -105, -75)
-    for _ in range(int(rng.integers(9, 13))):
-        spot = (_between(rng, -75, 75), _between(rng, 12, 58), _between(rng, -85, 85))
-        loop = [_between(rng, 15, 26) for _ in range(3)]
-        canvas.hu[canvas.ellipsoid(spot, loop)] = _between(rng, 15, 140)
+    stomach = (_between(rng, -60, -45), _between(rng, 34, 44), _between(rng, 25, 60))
+    canvas.hu[canvas.ellipsoid(stomach, (44, 28, 48))] = _between(rng, 30, 58)
+    for n in range(int(rng.integers(14, 19))):
+        spot = (_between(rng, -85, 85), _between(rng, 5, 58), _between(rng, -95, 95))
+        loop = [_between(rng, 16, 28) for _ in range(3)]
+        # Half of the loops hold fluid as dense as a tumour, the others contrast.
+        canvas.hu[canvas.ellipsoid(spot, loop)] = _between(rng, *((28, 60), (60, 150))[n % 2])
     liver = (_between(rng, 58, 66), _between(rng, 22, 32), _between(rng, 45, 60))
     canvas.hu[canvas.ellipsoid(liver, (62, 50, _between(rng, 75, 92)))] = enhanced + _between(
-        rng, -15, 12
+        rng, -10, 14
     )
     spleen = (_between(rng, -92, -84), _between(rng, -4, 8), _between(rng, 48, 64))
-    canvas.hu[canvas.ellipsoid(spleen, (27, 32, 48))] = enhanced + _between(rng, -8, 20)
+    canvas.hu[canvas.ellipsoid(spleen, (27, 32, 48))] = enhanced + _between(rng, -8, 16)
     spine = (_between(rng, -3, 3), _between(rng, -62, -56))
-    canvas.hu[canvas.tube(spine, (24, 19))] = _between(rng, 170, 260)
+    canvas.hu[canvas.tube(spine, (24, 19))] = _between(rng, 130, 220)
     canvas.hu[canvas.tube((spine[0], spine[1] - 4), (9, 8))] = 35.0
+    plain = _between(rng, 36, 60)  # Back muscles, as dense as a tumour.
     for side in (-1, 1):
-        canvas.hu[canvas.tube((spine[0] + side * 40, spine[1] + 8), (17, 17))] = muscle
+        canvas.hu[canvas.tube((spine[0] + side * 38, spine[1] + 8), (17, 17))] = plain
+        canvas.hu[canvas.tube((spine[0] + side * 36, spine[1] - 20), (25, 14))] = plain
+    pancreas = (_between(rng, -8, 8), _between(rng, 4, 12), _between(rng, 5, 25))
+    canvas.hu[canvas.ellipsoid(pancreas, (58, 13, 17))] = enhanced + _between(rng, -10, 10)
     canvas.hu[canvas.tube((spine[0] - 9, spine[1] + 32), (10, 10))] = enhanced + 45
     canvas.hu[canvas.tube((spine[0] + 15, spine[1] + 31), (11, 9))] = enhanced + 15
 
@@ -142,11 +150,11 @@ def _kidneys(canvas: Canvas, rng: np.random.Generator, enhanced: float, lesion: 
     chosen = (-1, 1)[int(rng.integers(2))]
     for side in (-1, 1):
         centre = (side * _between(rng, 66, 76), _between(rng, -36, -26), _between(rng, -10, 8))
-        radii = (_between(rng, 25, 30), _between(rng, 23, 28), _between(rng, 46, 56))
+        radii = (_between(rng, 25, 29), _between(rng, 22, 27), _between(rng, 45, 54))
         kidney = canvas.ellipsoid(centre, radii, tilt=-side * _between(rng, 0.1, 0.22))
         inner = (centre[0] - side * 17, centre[1] + 4, centre[2])
         kidney &= ~canvas.ellipsoid(inner, (12, 10, 19))
-        canvas.hu[kidney] = enhanced + _between(rng, 8, 24)
+        canvas.hu[kidney] = enhanced + _between(rng, -2, 11)
         canvas.labels[kidney] = KIDNEY
         if lesion and side == chosen:
             size = _between(rng, 15, 28)
@@ -156,7 +164,7 @@ def _kidneys(canvas: Canvas, rng: np.random.Generator, enhanced: float, lesion: 
                 centre[2] + _between(rng, -22, 22),
             )
             tumor = canvas.ellipsoid(spot, [size * _between(rng, 0.9, 1.1) for _ in range(3)])
-            canvas.hu[tumor] = _between(rng, 30, 58)
+            canvas.hu[tumor] = _between(rng, 32, 62)
             canvas.labels[tumor] = TUMOR
 
 
@@ -183,7 +191,7 @@ def _case(
 ) -> tuple[bytes, bytes, dict[str, Any]]:
     grid = _grid(rng, size, axcodes)
     canvas = Canvas(grid)
-    enhanced = _between(rng, 98, 122)
+    enhanced = _between(rng, 95, 115)
     _body(canvas, rng, enhanced)
     _kidneys(canvas, rng, enhanced, lesion)
     inside = canvas.hu > -900

@@ -27,7 +27,6 @@ DECISIONS = (
     Decision("resample", S2, ("card", "none")),
     Decision("window", S2, ("card", "lung", "minmax")),
     Decision("channels", S2, ("mapped", "raw")),
-    Decision("specks", S2, ("dropped", "kept")),
     Decision("restore", S2, ("input_grid", "model_grid", "flipped", "identity")),
     Decision("repair", S3, ("rewrite", "skip")),
     Decision("pilot_cases", S3, ("one", "two")),
@@ -113,14 +112,6 @@ CHANNELS = {
     "mapped": ("    y = np.array([0, 2, 1], np.uint8)[y]",),
     "raw": ("    y = y.astype(np.uint8)",),
 }
-SPECKS = {
-    "dropped": (
-        "    parts = ndimage.label(y == 2)[0]",
-        '    small = np.bincount(parts.ravel()) < meta["min_tumor_voxels"]',
-        "    y[small[parts] & (y == 2)] = 1",
-    ),
-    "kept": (),
-}
 RESTORE = {
     "input_grid": (
         "    out = resample_from_to(nib.Nifti1Image(y, x.affine.numpy()), image, order=0)",
@@ -193,7 +184,8 @@ def plan(c: dict[str, str], tier: str) -> list[ScriptCell]:
         *INTENSITY_FACT[c["intensity_fact"]],
         'facts = dict(case_count=len(cases), orientations=axes, model=spec["model"]["name"])',
         'facts["spacing_mm"] = dict(min=zooms.min(0).tolist(), max=zooms.max(0).tolist())',
-        'facts["intensity_hu"] = [float(min(v.min() for v in hu)), float(max(v.max() for v in hu))]',
+        "low, high = min(v.min() for v in hu), max(v.max() for v in hu)",
+        'facts["intensity_hu"] = [float(low), float(high)]',
         *DECLARED[c["declared"]],
         'facts["postprocessing"] = dict(restore_grid=True)',
         'out = spec["output"]',
@@ -251,7 +243,6 @@ def pipeline(c: dict[str, str], stage: Stage = S2, first: Iterable[str] = ()) ->
         "from monai.networks.nets import UNet",
         "from monai.transforms import DivisiblePad, Orientation, ScaleIntensityRange, Spacing",
         "from nibabel.processing import resample_from_to",
-        "from scipy import ndimage",
         *_network(c),
         CARD,
         "def predict(source, target):",
@@ -264,7 +255,6 @@ def pipeline(c: dict[str, str], stage: Stage = S2, first: Iterable[str] = ()) ->
         "    x = DivisiblePad((8, 8, 1))(x)",
         "    y = net(x.as_tensor().permute(3, 0, 1, 2)).argmax(1).permute(1, 2, 0).numpy()",
         *CHANNELS[c["channels"]],
-        *SPECKS[c["specks"]],
         *RESTORE[c["restore"]],
         "    os.makedirs(target, exist_ok=True)",
         '    nib.save(out, target + "/dseg.nii.gz")',

@@ -24,8 +24,8 @@ from monai.transforms import DivisiblePad, Orientation, ScaleIntensityRange, Spa
 from bat_env.tasks.discovery import Task, load_task
 
 FIRST_INDEX = 1_000_000  # Far from the indices that episodes draw.
-INSTANCES = {"mini": 60, "full": 14}
-STEPS, BATCH, RATE = 900, 24, 4e-3
+INSTANCES = {"mini": 70, "full": 30}
+STEPS, BATCH, RATE = 1300, 24, 4e-3
 CANVAS = (96, 96)
 
 
@@ -79,8 +79,8 @@ def dataset(task: Task, meta: dict) -> tuple[torch.Tensor, torch.Tensor]:
                     drawn.private[f"{case}/dseg.nii.gz"],
                     drawn.public[f"{case}/{task.spec.input_file}"],
                 )
-                inputs.append(to_canvas(x, 0.0))
-                targets.append(to_canvas(y, 0))
+                inputs.append(to_canvas(x.half(), 0.0))
+                targets.append(to_canvas(y.to(torch.uint8), 0))
     return torch.cat(inputs), torch.cat(targets)
 
 
@@ -92,9 +92,9 @@ def fit(meta: dict, inputs: torch.Tensor, targets: torch.Tensor) -> UNet:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS)
     for step in range(STEPS):
         rows = torch.randint(len(inputs), (BATCH,))
-        x = inputs[rows]
+        x = inputs[rows].float()
         x = x + 0.03 * torch.randn(BATCH, 1, 1, 1) + 0.02 * torch.randn_like(x)
-        loss = loss_of(net(x.clamp(0, 1)), targets[rows, None])
+        loss = loss_of(net(x.clamp(0, 1)), targets[rows, None].long())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -126,7 +126,7 @@ def main() -> None:
     buffer = io.BytesIO()
     torch.save({meta["checkpoint_key"]: net.state_dict()}, buffer)
     write(bundle / "models" / "model.pt", buffer.getvalue())
-    probe = inputs[len(inputs) // 2 :][:2].contiguous().numpy()
+    probe = inputs[len(inputs) // 2 :][:2].float().contiguous().numpy()
     buffer = io.BytesIO()
     np.save(buffer, probe)
     write(bundle / task.spec.model.probe_input, buffer.getvalue())
