@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
+import functools
 import time
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from bat_env.config import RENDER_MODES, EnvConfig, make_config, make_options, one_of
 from bat_env.episode import CellRecord, Episode, Status, Turn, Violation
-from bat_env.errors import BatError, ConfigError, GraderError, SandboxError
+from bat_env.errors import BankError, BatError, GraderError, SandboxError
 from bat_env.feedback import cell_text, notice_text, show_path
 from bat_env.grader import shared_grader
 from bat_env.info import public_info, score_info, start_info
@@ -34,7 +33,7 @@ from bat_env.tasks import Task
 from bat_env.tasks.instance import Instance
 from bat_env.tasks.spec import Budgets
 from bat_env.tools import MAX_CODE_CHARS, SUBMIT, ValidCall, validate_call
-from bat_env.trajectory import Recorder, TokenRecord, plain
+from bat_env.trajectory import EndOfEpisode, Recorder, TokenRecord, plain
 from bat_env.verifier import Verifier
 from bat_env.workbench import Workbench, cell_seed, manifest_digest
 
@@ -46,16 +45,11 @@ StepResult = tuple[Observation, float, bool, bool, dict[str, Any]]
 _WARNINGS: Final = 1
 """Violations that only warn."""
 
-_verifiers: weakref.WeakKeyDictionary[SandboxPool, Verifier] = weakref.WeakKeyDictionary()
-_verifiers_lock = threading.Lock()
 
-
+@functools.lru_cache(maxsize=16)
 def shared_verifier(pool: SandboxPool) -> Verifier:
     """The verifier of a pool; it remembers what it graded of bank states."""
-    with _verifiers_lock:
-        if pool not in _verifiers:
-            _verifiers[pool] = Verifier(pool, shared_grader())
-        return _verifiers[pool]
+    return Verifier(pool, shared_grader())
 
 
 class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
@@ -221,6 +215,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         chosen = make_options(options)
         super().reset(seed=seed)
         self._abandon()
+        self._episode = self._start = None
         episode_seed = int(self.np_random.integers(2**63))
         start = self._starter.draw(chosen, self.np_random)
         spec = start.task.spec
@@ -230,7 +225,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             spec, tier=start.tier, focus=start.focus, outcome=start.outcome
         )
         if start.state is not None and start.state.rubric_digest not in ("", self._contract.digest):
-            raise ConfigError(
+            raise BankError(
                 f"State {start.state_id} was admitted under another rubric contract. Run "
                 "`bat-env bank build`."
             )
@@ -301,7 +296,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             outcome = (self._observe(text), reward, False, True, self._info(valid=True))
         except (SandboxError, GraderError) as error:
             outcome = self._invalid(error)
-        return self._record(None, outcome, time.perf_counter() - began)
+        return self._record(EndOfEpisode(reason), outcome, time.perf_counter() - began)
 
     def _act(self, action: Any) -> StepResult:
         episode, budgets = self.episode, self.budgets
@@ -415,7 +410,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         """Add the step to the trajectory, and write it when the episode is over."""
         observation, reward, terminated, truncated, info = outcome
         turns = self.episode.turns
-        if action is not None and turns:
+        if not isinstance(action, EndOfEpisode):
             turns[-1] = dataclasses.replace(turns[-1], wall_s=wall_s)
         if self._recorder is not None:
             self._recorder.step(action, observation, reward, info, wall_s)

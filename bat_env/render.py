@@ -41,7 +41,7 @@ COLOURS: Final[tuple[tuple[int, int, int], ...]] = (
 _MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "pass": ("pass", "green"),
     "fail": ("fail", "red"),
-    "pending": ("at hand-in", "yellow"),
+    "pending": ("open", "yellow"),
     "na": ("n/a", "bright_black"),
     "null": ("lost", "magenta"),
 }
@@ -124,8 +124,9 @@ def montage(
 ) -> NDArray[np.uint8]:
     """Slices of the input with the contours of the outputs.
 
-    One row a case (at most :data:`MAX_CASES`), three columns: the middle slice of each array axis,
-    or the slice with the largest labelled area where there is an output.
+    One row a case (at most :data:`MAX_CASES`), three columns: axial, coronal and sagittal, the
+    patient's right on the left; the middle slice, or where there is an output the slice with the
+    largest labelled area.
 
     Args:
         task: The task.
@@ -138,10 +139,11 @@ def montage(
     """
     rows = []
     for case in instance.cases[:MAX_CASES]:
-        volume, spacing = _input(instance.public[f"{case}/{task.spec.input_file}"])
+        volume, spacing, axes = _input(instance.public[f"{case}/{task.spec.input_file}"])
         labels = None
         if case in outputs:
-            labels = _labels(task, instance, case, outputs[case], previewer, volume.shape)
+            labels = _labels(task, instance, case, outputs[case], previewer, axes)
+            labels = labels if labels is not None and labels.shape == volume.shape else None
         window = np.percentile(volume, [1, 99])
         grey = (volume - window[0]) / max(float(window[1] - window[0]), 1e-6)
         grey8 = (np.clip(grey, 0, 1) * 255).astype(np.uint8)
@@ -149,14 +151,17 @@ def montage(
     return np.concatenate(rows, axis=0)
 
 
-def _input(data: bytes) -> tuple[NDArray[np.float32], tuple[float, ...]]:
+def _input(data: bytes) -> tuple[NDArray[np.float32], tuple[float, ...], NDArray[np.float64]]:
+    """The image turned to right-anterior-superior axes, its spacing in mm, and the turn."""
     with tempfile.TemporaryDirectory(prefix="bat-render-") as folder:
         file = Path(folder) / ("input.nii.gz" if data[:2] == b"\x1f\x8b" else "input.nii")
         file.write_bytes(data)
         image: Any = nib.load(file)
-        volume = np.asarray(image.get_fdata(dtype=np.float32))
-        spacing = tuple(float(z) for z in image.header.get_zooms()[:3])
-    return volume, spacing
+        axes = nib.io_orientation(image.affine)  # type: ignore[no-untyped-call]
+        volume = nib.apply_orientation(image.get_fdata(dtype=np.float32), axes)  # type: ignore[no-untyped-call]
+        zooms = image.header.get_zooms()
+        spacing = tuple(float(zooms[int(i)]) for i in np.argsort(axes[:, 0]))
+    return np.asarray(volume), spacing, axes
 
 
 def _labels(
@@ -165,13 +170,15 @@ def _labels(
     case: str,
     data: bytes,
     previewer: Previewer,
-    shape: tuple[int, ...],
+    axes: NDArray[np.float64],
 ) -> NDArray[np.uint8] | None:
     try:
         labels = previewer.preview(task, instance, case, data)
     except BatError:
         return None
-    return labels if labels is not None and labels.shape == shape else None
+    if labels is None or labels.ndim != len(axes):
+        return None
+    return np.asarray(nib.apply_orientation(labels, axes))  # type: ignore[no-untyped-call]
 
 
 def _row(
@@ -182,7 +189,7 @@ def _row(
     has_output: bool,
 ) -> NDArray[np.uint8]:
     tiles = []
-    for axis in range(3):
+    for axis in (2, 1, 0):
         index = grey.shape[axis] // 2
         if labels is not None and labels.any():
             others = tuple(a for a in range(3) if a != axis)
@@ -202,14 +209,14 @@ def _row(
 def _tile(
     plane: NDArray[np.uint8], labels: NDArray[np.uint8] | None, spacing: tuple[float, float]
 ) -> NDArray[np.uint8]:
-    """One slice in a square, its first axis to the right and its second one up."""
+    """One slice in a square, its first axis to the left and its second one up."""
     extent = np.array(plane.shape) * np.array(spacing)
     size = np.maximum(1, np.floor(extent * (TILE / extent.max()))).astype(int)
     shape = (int(size[0]), int(size[1]))
-    image = Image.fromarray(np.ascontiguousarray(plane.T[::-1]))
+    image = Image.fromarray(np.ascontiguousarray(plane.T[::-1, ::-1]))
     rgb = np.asarray(image.resize(shape, Image.Resampling.BILINEAR).convert("RGB")).copy()
     if labels is not None:
-        mask = Image.fromarray(np.ascontiguousarray(labels.T[::-1]))
+        mask = Image.fromarray(np.ascontiguousarray(labels.T[::-1, ::-1]))
         drawn = np.asarray(mask.resize(shape, Image.Resampling.NEAREST))
         for label in np.unique(drawn[drawn > 0]):
             rgb[_contour(drawn == label)] = COLOURS[(int(label) - 1) % len(COLOURS)]

@@ -85,6 +85,13 @@ class TokenRecord:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class EndOfEpisode:
+    """Stands for the action where the host ended an episode, and says why."""
+
+    reason: str
+
+
 class Recorder:
     """Collects one episode and writes it.
 
@@ -137,6 +144,11 @@ class Recorder:
         kept = ("valid", "error", "score", "items", "components", "status")
         extra |= {key: plain(info[key]) for key in kept if key in info}
         step: dict[str, Any] = {"step_id": number, "source": "agent", "message": ""}
+        if isinstance(action, EndOfEpisode):
+            step |= {"source": "system", "message": f"The episode was ended: {action.reason}"}
+            step |= {"observation": {"results": []}, "extra": extra}
+            self._steps.append(step)
+            return
         call = plain(action)
         result: dict[str, Any] = {"content": str(plain(observation.get("text", "")))}
         if isinstance(call, dict) and isinstance(call.get("name"), str):
@@ -242,8 +254,8 @@ class Trajectory:
 
     @property
     def rewards(self) -> list[float]:
-        """Reward of each agent step."""
-        return [step["extra"]["reward"] for step in self.steps if step["source"] == "agent"]
+        """Reward of each step, that of an ending by the host included."""
+        return [step["extra"]["reward"] for step in self.steps[1:]]
 
     @property
     def result(self) -> Mapping[str, Any] | None:

@@ -140,14 +140,19 @@ def test_calls_run_out(make_env: MakeEnv) -> None:
     assert len(env.episode.cells) == 23
 
 
-def test_truncate_grades_what_is_there(make_env: MakeEnv, oracle_actions: list[Any]) -> None:
-    env = make_env()
+def test_truncate_grades_what_is_there(
+    make_env: MakeEnv, oracle_actions: list[Any], tmp_path: Path
+) -> None:
+    env = make_env(trajectory_dir=tmp_path)
     steps = play(env, oracle_actions[:2], seed=1)
     observation, reward, terminated, truncated, info = env.truncate("tokens")
     assert truncated and not terminated
     assert info["result"]["end_reason"] == "tokens" and info["turns_left"] == 22
     assert sum(step[1] for step in steps) + reward == info["result"]["score"] > 0
     assert observation in env.observation_space
+    read = read_trajectory(env.trajectory_path or "")
+    assert sum(read.rewards) == info["result"]["score"] and read.status == "truncated"
+    assert read.steps[-1]["source"] == "system" and "tokens" in read.steps[-1]["message"]
     with pytest.raises(gym.error.ResetNeeded):
         env.truncate("tokens")
 

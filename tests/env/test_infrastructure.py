@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 import bat_env.workbench
 from bat_env.env import AutoMedEnv
-from bat_env.errors import SandboxError
+from bat_env.errors import ConfigError, SandboxError
 from bat_env.sandbox import shared_pool
 from bat_env.sandbox.base import Cell, CellResult, Limits, Sandbox
 from bat_env.tools import execute_call, submit_call
@@ -131,6 +132,25 @@ def test_vector_mode_truncates_instead(make_env: MakeEnv, frail: list[FrailPool]
     assert (reward, terminated, truncated) == (0.0, False, True)
     assert info["status"] == "invalid" and "result" not in info
     assert observation in env.observation_space
+
+
+def test_a_disk_that_refuses_makes_the_episode_invalid(make_env: MakeEnv, tmp_path: Path) -> None:
+    folder = tmp_path / "trajectories"
+    env = make_env(trajectory_dir=folder)
+    env.reset(seed=0)
+    folder.write_text("in the way")
+    with pytest.raises(SandboxError, match="Cannot write"):
+        env.step(submit_call())
+    assert env.episode.status == "invalid"
+
+
+def test_a_failed_reset_leaves_no_episode(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.reset(seed=0)
+    with pytest.raises(ConfigError):
+        env.reset(options={"task": "seg/none"})
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(WRITE)
 
 
 def test_special_files_warn_then_disqualify(make_env: MakeEnv) -> None:
