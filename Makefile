@@ -27,7 +27,7 @@ demo: $(STAMP)  ## Train an agent on the kidney-tumour task and report whether i
 	$(BIN)/bat-agent demo --out $(RUNS)/demo
 
 learn: $(STAMP)  ## The learning study: several seeds, committed under docs/results
-	$(BIN)/bat-agent learn --out $(RUNS)/learn
+	$(BIN)/bat-agent learn --runs $(RUNS)/learn --out docs/results/learn.json
 
 test: $(STAMP)  ## The test suite without its slow part; Docker tests run where a daemon answers
 	@$(BIN)/python -m pytest -m "not slow"
