@@ -168,19 +168,27 @@ def _syscalls(p: _Probe) -> tuple[bool, str]:
         "ctypes.get_errno() not in (1, 38): r.append(name)\n"
         "print(json.dumps(r))"
     )
-    return seen == [], "io_uring, ptrace, namespaces, bpf refused" if seen == [] else f"open: {seen}"
+    return (
+        seen == [],
+        "io_uring, ptrace, namespaces, bpf refused" if seen == [] else f"open: {seen}",
+    )
 
 
 def _signals(p: _Probe) -> tuple[bool, str]:
     seen = p.value(
-        "import json, os\nr = []\n"
+        "import json, os, time\nr = []\n"
         "for n in os.listdir('/proc'):\n"
         "    if n.isdigit() and int(n) != os.getpid():\n"
         "        try: os.kill(int(n), 0); r.append(int(n))\n"
         "        except OSError: pass\n"
+        # The first process of a PID namespace may share the agent's uid; the kernel shields it.
+        "if r == [1]:\n"
+        "    for s in (9, 15, 19): os.kill(1, s)\n"
+        "    time.sleep(.1)\n"
+        "    r = [] if 'sleeping' in open('/proc/1/status').read() else [1]\n"
         "print(json.dumps(r))"
     )
-    return seen == [], "none but its own" if seen == [] else f"can signal {seen}"
+    return seen == [], "none but its own" if seen == [] else f"can signal {str(seen)[:60]}"
 
 
 def _other_memory(p: _Probe) -> tuple[bool, str]:
@@ -211,7 +219,11 @@ def _descriptors(p: _Probe) -> tuple[bool, str]:
 def _environment(p: _Probe) -> tuple[bool, str]:
     seen = p.value("import json, os; print(json.dumps(sorted(os.environ)))")
     words = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PROXY", "BAT_")
-    bad = [n for n in seen if any(w in n.upper() for w in words)] if isinstance(seen, list) else [seen]
+    bad = (
+        [n for n in seen if any(w in n.upper() for w in words)]
+        if isinstance(seen, list)
+        else [seen]
+    )
     return not bad, f"{len(seen)} variables" if not bad else f"leaks {bad}"
 
 
@@ -232,7 +244,14 @@ def _suite_invisible(p: _Probe) -> tuple[bool, str]:
 
 
 def _host_invisible(p: _Probe) -> tuple[bool, str]:
-    paths = (__file__, "/etc/shadow", "/var/run/docker.sock", "/run/docker.sock", "/home", "/var/log")
+    paths = (
+        __file__,
+        "/etc/shadow",
+        "/var/run/docker.sock",
+        "/run/docker.sock",
+        "/home",
+        "/var/log",
+    )
     code = (
         f"import json, os\nr = []\nfor q in {list(paths)!r}:\n"
         "    try: os.listdir(q) if os.path.isdir(q) else open(q, 'rb').close(); r.append(q)\n"

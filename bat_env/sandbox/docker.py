@@ -268,5 +268,7 @@ class DockerSandbox(WorkerSandbox):
                 "Build it with `bat-env image build`."
             ) from error
         except docker.errors.DockerException as error:
-            raise SandboxError(f"The Docker daemon refused the sandbox container: {error}") from error
+            raise SandboxError(
+                f"The Docker daemon refused the sandbox container: {error}"
+            ) from error
         return str(made["Id"])

@@ -175,13 +175,14 @@ class Tree:
         full = self.root
         for index, part in enumerate(parts):
             full = os.path.join(full, part)
-            try:
-                mode = os.lstat(full).st_mode
-            except NotADirectoryError:
-                raise FileNotFoundError(path) from None
+            mode = os.lstat(full).st_mode
             last = index == len(parts) - 1
+            if not last and not stat.S_ISDIR(mode) and not stat.S_ISLNK(mode):
+                raise FileNotFoundError(path)
             if not (stat.S_ISREG(mode) if last else stat.S_ISDIR(mode)):
-                raise ValueError(f"expected a regular file at {path!r}, reached through folders only")
+                raise ValueError(
+                    f"expected a regular file at {path!r}, reached through folders only"
+                )
         with os.fdopen(_open(full), "rb") as file:
             data = file.read(min(os.fstat(file.fileno()).st_size, max_bytes) + 1)
         if self._outward is not None:

@@ -68,7 +68,9 @@ def mount(source: str, target: str, fstype: str = "", flags: int = 0, data: str 
 def bind(source: str, target: str, *, recursive: bool = True) -> None:
     """Bind ``source`` over ``target``."""
     flags = MS_BIND | (MS_REC if recursive else 0)
-    result = _libc.mount(os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(flags), None)
+    result = _libc.mount(
+        os.fsencode(source), os.fsencode(target), None, ctypes.c_ulong(flags), None
+    )
     _check(result, f"bind {source} on {target}")
 
 

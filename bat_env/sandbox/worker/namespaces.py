@@ -204,7 +204,9 @@ class Namespaces(Isolation):
             answer = ours.recv(4096)
             if answer != b"ok":
                 raise OSError(f"could not build a session: {answer.decode(errors='replace')}")
-            return [os.open(f"/proc/{pid}/ns/{n}", os.O_RDONLY) for n in ("mnt", "net", "ipc", "uts")]
+            return [
+                os.open(f"/proc/{pid}/ns/{n}", os.O_RDONLY) for n in ("mnt", "net", "ipc", "uts")
+            ]
         finally:
             ours.close()
             os.waitpid(pid, 0)
@@ -247,13 +249,17 @@ class Namespaces(Isolation):
             shutil.rmtree(base)
 
     def new_cage(self) -> Cage:
+        """A PID namespace with a first process of its own."""
+        ours, theirs = socket.socketpair()
         linux.unshare(linux.NEWPID)
         pid = os.fork()
         if pid == 0:
-            _init()
+            _init(theirs)
         linux.setns(self.own_pidns, linux.NEWPID)
-        fd = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
-        return Cage(pid, (fd, os.fstat(fd).st_ino))
+        theirs.close()
+        with ours:
+            _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+        return Cage(pid, (fds[0], os.fstat(fds[0]).st_ino))
 
     def job(self, session: Session) -> dict[str, Any]:
         uid = _AGENT if self.two_ids else None
@@ -275,12 +281,18 @@ class Namespaces(Isolation):
 _NO_DANGER = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
 
 
-def _init() -> NoReturn:
-    """First process of a cell's PID namespace: lets the kernel reap orphans, and waits."""
+def _init(channel: socket.socket) -> NoReturn:
+    """First process of a cell's PID namespace: lets the kernel reap orphans, and waits.
+
+    It is a copy of the supervisor and, where the host is an ordinary user, has the agent's own host
+    uid: not dumpable, so that the agent cannot read it. Signals from inside the namespace never
+    reach a first process that has no handler for them.
+    """
+    linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    socket.send_fds(channel, [b"x"], [os.open("/proc/self/ns/pid", os.O_RDONLY)])
     os.closerange(0, 4096)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN)
-    signal.set_wakeup_fd(-1)
     while True:
         signal.pause()
 
@@ -299,5 +311,3 @@ def _mapped(uid: int) -> bool:
 
 def _below(path: str, place: str) -> bool:
     return path == place or path.startswith(place + "/")
-
-

@@ -52,7 +52,9 @@ class Spare:
 class Spares:
     """Owns the zygote and keeps ``target`` spares ready or on their way."""
 
-    def __init__(self, isolation: Isolation, config: dict[str, Any], boot: str, sources: bytes) -> None:
+    def __init__(
+        self, isolation: Isolation, config: dict[str, Any], boot: str, sources: bytes
+    ) -> None:
         self.isolation = isolation
         self.target = int(config["spares"])
         self.ready: list[Spare] = []

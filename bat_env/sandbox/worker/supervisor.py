@@ -121,7 +121,9 @@ class Supervisor:
                 request, {"error": "sandbox", "message": f"{type(error).__name__}: {error}"}
             )
 
-    def _reply(self, request: int, header: dict[str, Any], blobs: list[bytes] | None = None) -> None:
+    def _reply(
+        self, request: int, header: dict[str, Any], blobs: list[bytes] | None = None
+    ) -> None:
         view = memoryview(wire.pack({"id": request, **header}, blobs or []))
         while view:
             view = view[os.write(self.sink, view) :]
@@ -172,7 +174,9 @@ class Supervisor:
             for (path, append), content in zip(part["files"], data, strict=True):
                 place, *rest = files.check_path(path)
                 if place not in session.folders or place in ("tmp", "shm") or not rest:
-                    raise ValueError(f"expected a path below data, models, skills or workspace: {path!r}")
+                    raise ValueError(
+                        f"expected a path below data, models, skills or workspace: {path!r}"
+                    )
                 plan.append((place, tuple(rest), content, append))
         self._lay(session, [item for item in plan if item[0] != "workspace"])
         with self.isolation.as_agent():
@@ -287,10 +291,13 @@ class Supervisor:
     def _rlimits(self, session: Session) -> dict[str, int]:
         limits = session.limits
         memory = int(limits["memory_mb"]) << 20
-        base = {name: kib << 10 for name, kib in self.spares.report.items() if name.startswith("Vm")}
+        base = {
+            name: kib << 10 for name, kib in self.spares.report.items() if name.startswith("Vm")
+        }
         values = {
             "RLIMIT_CORE": 0,
-            "RLIMIT_FSIZE": max(int(limits[f"{name}_mb"]) for name in ("workspace", "tmp", "shm")) << 20,
+            "RLIMIT_FSIZE": max(int(limits[f"{name}_mb"]) for name in ("workspace", "tmp", "shm"))
+            << 20,
             "RLIMIT_NOFILE": 1024,
             "RLIMIT_DATA": base.get("VmData", 0) + memory,
         }
@@ -429,4 +436,3 @@ def main(config: dict[str, Any], boot: str, sources: bytes) -> None:
         os._exit(3)
     supervisor.serve()
     os._exit(0)
-
