@@ -9,7 +9,7 @@ import shlex
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -26,6 +26,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+INTERRUPTED: Final = 130
+"""Exit status after an interrupt, by the shell's convention."""
 
 Backend = Annotated[str, typer.Option(help="Sandbox: auto, docker, local or process.")]
 Run = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
@@ -135,7 +138,9 @@ def train(
     from bat_agent.demo import demo_config
 
     title = f"BiCuRL, {preset}, {rounds} rounds"
-    config = demo_config(seed=seed, rounds=rounds, backend=backend, preset=preset, title=title)
+    config = demo_config(
+        seed=seed, rounds=rounds, steps=None, backend=backend, preset=preset, title=title
+    )
     _train(out, config, quiet)
 
 
@@ -262,9 +267,10 @@ def main() -> None:
     except BatError as error:
         print(f"bat-agent: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("bat-agent: interrupted; the same command continues the run.", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            print("bat-agent: interrupted; the same command continues.", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":

@@ -12,13 +12,18 @@ from bat_agent.presets import Preset, load_preset
 from bat_env.errors import ConfigError
 
 LEARN_SCHEMA: Final = 1
+ROUNDS: Final = 2
+STEPS: Final = 20
+"""Rounds and updates a round of the demo: what fits in 20 minutes on two cores."""
+
 TITLE: Final = "Kidney tumour segmentation: did the agent get better?"
 
 
 def demo_config(
     *,
     seed: int = 0,
-    rounds: int = 2,
+    rounds: int = ROUNDS,
+    steps: int | None = STEPS,
     backend: str = "auto",
     preset: str | Path | Preset = "tiny-cpu",
     bank: BankSettings | None = None,
@@ -29,6 +34,7 @@ def demo_config(
     Args:
         seed: Of everything.
         rounds: BiCuRL rounds.
+        steps: Updates of a round; those of the preset if ``None``.
         backend: Sandbox backend; ``"auto"`` is resolved now and recorded.
         preset: Recipe.
         bank: Contents of the Stage Bank; the defaults if ``None``.
@@ -43,11 +49,14 @@ def demo_config(
 
     if seed < 0 or rounds < 0:
         raise ConfigError(f"Expected seed and rounds >= 0, came {seed} and {rounds}.")
+    recipe = load_preset(preset)
+    if steps is not None:
+        recipe = recipe.updated(grpo={"steps_per_round": steps})
     return RunConfig(
         title=title,
         seed=seed,
         backend=resolve_backend(backend),
-        preset=load_preset(preset),
+        preset=recipe,
         rounds=rounds,
         bank=bank or BankSettings(),
     )

@@ -337,7 +337,9 @@ class Pipeline:
                 continue
             digest = self.engine.digest(policies[key])
             source = AgentSource(LABELS[key], checkpoint=policies[key])
-            jobs += [(key, which, source, digest[:12]) for which in ("sampled", "greedy")]
+            # Greedy scores are for the comparison before and after; an untrained policy has none.
+            both = ("sampled",) if key == "base" else ("sampled", "greedy")
+            jobs += [(key, which, source, digest[:12]) for which in both]
         done: dict[tuple[str, str], Evaluation] = {}
         with progress.phase("final") as advance:
             for number, (key, which, source, digest) in enumerate(jobs):

@@ -94,7 +94,7 @@ def finished_run(tmp_path: Path) -> Path:
     for n, (key, level) in enumerate(finals.items()):
         row: dict[str, Any] = {"key": key, "label": labels.get(key, key)}
         for which, seed, plus in (("sampled", n, 0.0), ("greedy", 50 + n, 0.06)):
-            if which == "greedy" and key in ("naive", "oracle"):
+            if which == "greedy" and key in ("base", "naive", "oracle"):
                 continue
             name = f"evaluations/{key}-{which}.json"
             evaluations[key, which] = fake_evaluation(key, level + plus, seed)
