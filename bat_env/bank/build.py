@@ -227,6 +227,7 @@ class _Builder:
                 todo.append(plan)
         if not todo:
             return
+        todo.sort(key=lambda plan: plan.index)  # instances in memory are few
         for outcome in self.crew.run("demonstrations", [[plan] for plan in todo], self.make_demo):
             if outcome.status == "done":
                 self.report.demonstrations += 1

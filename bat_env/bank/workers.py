@@ -14,7 +14,7 @@ from bat_env.bank.leakage import Scanner
 from bat_env.bank.progress import ProgressFn
 from bat_env.bank.replay import Replayer
 from bat_env.env import AutoMedEnv
-from bat_env.errors import SandboxError
+from bat_env.errors import SandboxError, SandboxUnavailableError
 from bat_env.sandbox import shared_pool
 from bat_env.tasks import Task
 from bat_env.tasks.instance import Size
@@ -79,14 +79,58 @@ class Crew:
     ) -> None:
         self.backend = backend
         self._fingerprint = fingerprint
-        self._workers = workers
         self._show = show
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="bank")
         self._stop = threading.Event()
         self._local = threading.local()
         self._stations: list[Station] = []
         self._lock = threading.Lock()
 
-    def station(self) -> Station:
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let each worker end the job that it is at, then close the environments."""
+        self._stop.set()
+        self._executor.shutdown(cancel_futures=True)
+        for station in self._stations:
+            station.env.close()
+
+    def run(self, what: str, groups: Sequence[Sequence[Any]], work: Work) -> Iterator[Outcome]:
+        """Run groups of jobs on the workers; a group's jobs run in order on one worker.
+
+        Yields results as they come. After a failure or an interrupt nothing new is started.
+        """
+        total = sum(len(group) for group in groups)
+        finished: list[Any] = []
+        done = 0
+        self._show(what, done, total)
+
+        def run_group(group: Sequence[Any]) -> list[Outcome]:
+            results = []
+            for job in group:
+                if self._stop.is_set():
+                    break
+                results.append(self._retry(work, job))
+                finished.append(job)
+            return results
+
+        try:
+            pending: set[Future[list[Outcome]]] = {
+                self._executor.submit(run_group, group) for group in groups
+            }
+            while pending:
+                over, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+                if len(finished) != done:
+                    done = len(finished)
+                    self._show(what, done, total)
+                for future in over:
+                    yield from future.result()
+        except BaseException:
+            self._stop.set()
+            raise
+
+    def _station(self) -> Station:
         """This thread's station."""
         station: Station | None = getattr(self._local, "station", None)
         if station is None:
@@ -95,57 +139,14 @@ class Crew:
                 self._stations.append(station)
         return station
 
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for station in self._stations:
-            station.env.close()
-
-    def run(self, what: str, groups: Sequence[Sequence[Any]], work: Work) -> Iterator[Outcome]:
-        """Run groups of jobs on the workers; a group's jobs run in order on one worker.
-
-        Yields results as they come. A failure or an interrupt stops the workers after the job that
-        they are at.
-        """
-        total = sum(len(group) for group in groups)
-        done = 0
-        self._show(what, done, total)
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="bank") as executor:
-            pending: set[Future[list[Outcome]]] = set()
-            finished: list[Any] = []
-
-            def run_group(group: Sequence[Any]) -> list[Outcome]:
-                results = []
-                for job in group:
-                    if self._stop.is_set():
-                        break
-                    results.append(self._retry(work, job))
-                    with self._lock:
-                        finished.append(job)
-                return results
-
-            try:
-                pending = {executor.submit(run_group, group) for group in groups}
-                while pending:
-                    over, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-                    if len(finished) != done:
-                        done = len(finished)
-                        self._show(what, done, total)
-                    for future in over:
-                        yield from future.result()
-            except BaseException:
-                self._stop.set()
-                for future in pending:
-                    future.cancel()
-                raise
-
     def _retry(self, work: Work, job: Any) -> Outcome:
         """A dead sandbox is no verdict: try again, then leave the job for the next build."""
         last: SandboxError | None = None
         for _ in range(_TRIES):
             try:
-                return work(self.station(), job)
+                return work(self._station(), job)
+            except SandboxUnavailableError:
+                raise
             except SandboxError as error:
                 last = error
         return Outcome(job, "failed", "sandbox", str(last))

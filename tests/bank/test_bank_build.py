@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,6 +182,20 @@ def test_demonstrations_replay_to_their_score(built: tuple[Path, Any], backend: 
         total += reward
     env.close()
     assert total == demo.score
+
+
+def test_an_interrupted_build_keeps_what_was_finished(tmp_path: Path, backend: str) -> None:
+    def interrupt(what: str, done: int, total: int) -> None:
+        if done >= 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, backend=backend, progress=interrupt, **ARGS)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("bank")]
+    with Bank.open(tmp_path) as bank:
+        assert bank.verify().ok
+        assert 2 <= len(bank.jobs()) < 18
+        assert bank.status().jobs.get("admitted", 0) == bank.status().states
 
 
 _BUILD = """
