@@ -122,8 +122,8 @@ def _network(p: _Probe) -> tuple[bool, str]:
 def _root_read_only(p: _Probe) -> tuple[bool, str]:
     seen = p.value(
         "import json, os\nr = []\n"
-        "for d in ('/', '/etc', '/usr', '/usr/bin', '/opt', '/dev', '/data', '/models', '/skills'):\n"
-        "    try: open(d + '/bat-check', 'w').close(); os.unlink(d + '/bat-check'); r.append(d)\n"
+        "for d in ('/', '/etc', '/usr', '/usr/bin', '/opt', '/dev', '/data', '/models', '/skills'):"
+        "\n    try: open(d + '/bat-check', 'w').close(); os.unlink(d + '/bat-check'); r.append(d)\n"
         "    except OSError: pass\n"
         "print(json.dumps(r))"
     )
@@ -197,7 +197,8 @@ def _other_memory(p: _Probe) -> tuple[bool, str]:
         "for n in os.listdir('/proc'):\n"
         "    if n.isdigit() and int(n) != os.getpid():\n"
         "        for f in ('mem', 'environ', 'fd/0', 'maps', 'root/etc/passwd'):\n"
-        "            try: os.close(os.open(f'/proc/{n}/{f}', os.O_RDONLY | os.O_NONBLOCK)); r.append(f'{n}/{f}')\n"
+        "            q = f'/proc/{n}/{f}'\n"
+        "            try: os.close(os.open(q, os.O_NONBLOCK)); r.append(q)\n"
         "            except OSError: pass\n"
         "print(json.dumps(r))"
     )
@@ -378,8 +379,8 @@ def _walls(p: _Probe) -> bool:
     return _host_invisible(p)[0] and _signals(p)[0]
 
 
-# What would hurt the machine itself where nothing keeps the cell from it: in a plain process of root,
-# `kill -9 -1` ends every process there is. Tried only behind walls that were seen to stand.
+# What would hurt the machine itself where nothing keeps the cell from it: in a plain process of
+# root, `kill -9 -1` ends every process there is. Tried only behind walls that were seen to stand.
 _NEED_WALLS = frozenset(
     {
         "cannot read other processes",

@@ -156,7 +156,7 @@ class WorkerClient:
             self.send({"id": number, **header}, blobs)
             patience = timeout_s
             while True:
-                if self._dead:  # died between the check above and the registration
+                if not self.alive:  # died between the check above and the registration
                     self._inbox[number].put(None)
                 deadline = None if patience is None else time.monotonic() + patience
                 reply, parts = self._next(number, deadline, str(header["op"]))

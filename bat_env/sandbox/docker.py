@@ -73,6 +73,7 @@ def container_options(limits: Limits, image: str) -> dict[str, Any]:
     """Keyword arguments of ``create_host_config``, the isolation in one place."""
     shm = shm_mb(limits)
     agent = f"uid={AGENT_UID},gid={AGENT_UID},mode=0755,exec,nosuid,nodev"
+    inodes = limits.workspace_inodes + 1
     inputs = f"size={INPUTS_MB}m,mode=0755,exec,nosuid,nodev"
     memory = limits.memory_mb + limits.workspace_mb + limits.tmp_mb + shm + INPUTS_MB + WORKER_MB
     return {
@@ -89,7 +90,7 @@ def container_options(limits: Limits, image: str) -> dict[str, Any]:
         "shm_size": f"{shm}m",
         "log_config": {"type": "none", "config": {}},
         "tmpfs": {
-            "/workspace": f"size={limits.workspace_mb}m,nr_inodes={limits.workspace_inodes + 1},{agent}",
+            "/workspace": f"size={limits.workspace_mb}m,nr_inodes={inodes},{agent}",
             "/tmp": f"size={limits.tmp_mb}m,nr_inodes=65536,{agent}",
             "/data": inputs,
             "/models": inputs,

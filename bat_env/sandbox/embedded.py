@@ -1,8 +1,8 @@
 """Workers that are child processes of the host: one per backend and configuration, shared.
 
-All ``local`` (or ``process``) sandboxes of one host process are sessions of one worker, hence of one
-zygote. The worker outlives its sessions, because its imports took seconds, and ends with the host
-process, however that ends.
+All ``local`` (or ``process``) sandboxes of one host process are sessions of one worker, hence of
+one zygote. The worker outlives its sessions, because its imports took seconds, and ends with the
+host process, however that ends.
 """
 
 from __future__ import annotations

@@ -74,7 +74,9 @@ def test_backends_print_the_same(warm: Callable[[str], Sandbox], python: Run) ->
 
 def test_delta_says_what_changed(sandbox: Sandbox, python: Run, bash: Run) -> None:
     sandbox.reset({"workspace/old.txt": b"1", "workspace/gone/x": b"2", "workspace/same": b"3"})
-    seen = bash(sandbox, "printf 22 > old.txt; rm -r gone; mkdir -p new/d; printf a > new/d/f; ln -s f l")
+    seen = bash(
+        sandbox, "printf 22 > old.txt; rm -r gone; mkdir -p new/d; printf a > new/d/f; ln -s f l"
+    )
     assert sorted(seen.delta.created) == ["l", "new", "new/d", "new/d/f"]
     assert seen.delta.created["l"].kind == "symlink"
     entry = seen.delta.created["new/d/f"]
@@ -98,7 +100,9 @@ def test_reset_lays_files_and_wipes(sandbox: Sandbox, bash: Run) -> None:
         "workspace/empty": b"",
     }
     sandbox.reset(files)
-    seen = bash(sandbox, "sha256sum < /data/c1/ct.bin; cat /models/m/a.json /workspace/task/spec.json")
+    seen = bash(
+        sandbox, "sha256sum < /data/c1/ct.bin; cat /models/m/a.json /workspace/task/spec.json"
+    )
     assert seen.stdout == f"{hashlib.sha256(big).hexdigest()}  -\n{{}}[]"
     assert sandbox.snapshot() == {"empty": b"", "task/spec.json": b"[]"}
     bash(sandbox, "echo x > a; echo x >> task/spec.json")
@@ -107,7 +111,9 @@ def test_reset_lays_files_and_wipes(sandbox: Sandbox, bash: Run) -> None:
     assert bash(sandbox, "ls -A /data /models /skills").stdout == "/data:\n\n/models:\n\n/skills:\n"
 
 
-@pytest.mark.parametrize("path", ["x", "etc/x", "data", "tmp/x", "data/../../x", "/data/x", "data//x"])
+@pytest.mark.parametrize(
+    "path", ["x", "etc/x", "data", "tmp/x", "data/../../x", "/data/x", "data//x"]
+)
 def test_reset_refuses_paths_outside(sandbox: Sandbox, path: str) -> None:
     with pytest.raises(ValueError, match="path"):
         sandbox.reset({path: b""})
@@ -115,7 +121,9 @@ def test_reset_refuses_paths_outside(sandbox: Sandbox, path: str) -> None:
 
 
 def test_read_is_bounded_and_never_follows(sandbox: Sandbox, bash: Run) -> None:
-    bash(sandbox, "echo abc > f; mkdir d; ln -s /etc/passwd l; ln -s /etc up; mkfifo p; echo x > d/g")
+    bash(
+        sandbox, "echo abc > f; mkdir d; ln -s /etc/passwd l; ln -s /etc up; mkfifo p; echo x > d/g"
+    )
     assert sandbox.read("f", 4) == b"abc\n"
     assert sandbox.read("d/g", 10) == b"x\n"
     for path in ("l", "up/passwd", "p", "d", "../f", "/etc/passwd", ""):
@@ -171,7 +179,8 @@ def test_daemons_die_with_the_cell(sandbox: Sandbox, python: Run) -> None:
 
 def test_limits_are_named(sandbox: Sandbox, python: Run) -> None:
     assert python(sandbox, "b = []\nwhile True: b.append(bytearray(16 << 20))").limit == "memory"
-    many = "import subprocess, time\n[subprocess.Popen(['sleep', '9']) for _ in range(60)]\ntime.sleep(9)"
+    many = "import subprocess, time\n[subprocess.Popen(['sleep', '9']) for _ in range(60)]"
+    many += "\ntime.sleep(9)"
     assert python(sandbox, many).limit == "pids"
     assert python(sandbox, "open('b', 'wb').write(bytes(40 << 20))").limit == "disk"
     sandbox.reset({})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import pwd
 import shutil
@@ -51,7 +50,7 @@ def _workers_of(pid: int) -> list[int]:
 def _gone(pids: list[int], patience_s: float = 20.0) -> bool:
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
-        if not any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
             return True
         time.sleep(0.05)
     return False
@@ -196,13 +195,14 @@ def test_sigkill_of_the_host_leaves_nothing(backend: str) -> None:
     container = victim.stdout.readline().strip()
     time.sleep(1.0)
     below = _workers_of(victim.pid)
-    folders = [f for pid in below for f in glob.glob(f"{tempfile.gettempdir()}/bat-process-{pid}-*")]
+    temporary = Path(tempfile.gettempdir())
+    folders = [f for pid in below for f in temporary.glob(f"bat-process-{pid}-*")]
     assert below or backend == "docker"
     assert len(folders) == (backend == "process")
     victim.kill()
     victim.wait()
     assert _gone(below)
-    assert not any(map(os.path.exists, folders))
+    assert not any(folder.exists() for folder in folders)
     assert subprocess.run(["pgrep", "-f", "^sleep 300"], capture_output=True).stdout == b""
     if container:
         assert _removed(container)
@@ -215,7 +215,9 @@ def test_reaper_removes_what_a_dead_owner_left() -> None:
     from bat_env.sandbox import reaper
     from bat_env.sandbox.docker import default_image
 
-    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True)
+    dead = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True
+    )
     client = docker.from_env()
     labels = {**reaper.labels(), f"{reaper.LABEL}.pid": dead.stdout.decode().strip()}
     left = client.api.create_container(default_image(), ["true"], labels=labels)["Id"]

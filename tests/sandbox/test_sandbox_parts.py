@@ -26,18 +26,22 @@ from bat_env.sandbox.worker.isolation import Plain, Session
 
 _NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1)
 _TREES = st.dictionaries(
-    st.lists(_NAMES.filter(lambda n: n not in (".", "..") and len(n.encode()) < 200), min_size=1, max_size=3).map(
-        "/".join
-    ),
+    st.lists(
+        _NAMES.filter(lambda n: n not in (".", "..") and len(n.encode()) < 200),
+        min_size=1,
+        max_size=3,
+    ).map("/".join),
     st.binary(max_size=300),
     max_size=8,
-).filter(
-    lambda tree: not any(b.startswith(a + "/") for a in tree for b in tree)
+).filter(lambda tree: not any(b.startswith(a + "/") for a in tree for b in tree))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.lists(st.binary(max_size=50), max_size=3))), st.data()
 )
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.lists(st.binary(max_size=50), max_size=3))), st.data())
-def test_frames_survive_any_split(frames: list[tuple[int, list[bytes]]], data: st.DataObject) -> None:
+def test_frames_survive_any_split(
+    frames: list[tuple[int, list[bytes]]], data: st.DataObject
+) -> None:
     stream = b"".join(wire.pack({"n": n}, blobs) for n, blobs in frames)
     framer, seen = wire.Framer(), []
     while stream:
@@ -110,11 +114,11 @@ def test_wipe_deletes_what_an_agent_can_build(tmp_path: Path) -> None:
     root.mkdir()
     (root / "link").symlink_to(outside)
     os.mkfifo(root / "pipe")
-    here = os.getcwd()
+    here = Path.cwd()
     os.chdir(root)
     try:
         for _ in range(120):
-            os.mkdir("d" * 100)
+            Path("d" * 100).mkdir()
             os.chdir("d" * 100)
     finally:
         os.chdir(here)
@@ -168,5 +172,5 @@ def test_view_hides_the_suite() -> None:
     assert not any("bat_env" in target for _, target in view["binds"])
     assert all(not t.startswith("/home") for t in view["trees"])
     for path in view["hide"]:
-        name = os.path.basename(path)
+        name = Path(path).name
         assert name.endswith((".pth", ".egg-link", ".dist-info", ".py")) or "." not in name

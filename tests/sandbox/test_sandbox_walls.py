@@ -35,7 +35,7 @@ def test_a_cell_cannot_forge_its_result(walled: Sandbox, python: Run) -> None:
         "for fd in range(3, 1024):\n"
         "    try: os.write(fd, b'\\0' * 64)\n"
         "    except OSError: pass\n"
-        "os.write(1, b'\\0\\0\\0\\x20\\0\\0\\0\\x10{\"id\":1,\"ok\":true}')\n"
+        'os.write(1, b\'\\0\\0\\0\\x20\\0\\0\\0\\x10{"id":1,"ok":true}\')\n'
         "os._exit(9)"
     )
     assert python(walled, code).exit_code == 9
@@ -101,7 +101,9 @@ def test_sessions_do_not_see_each_other(walled: Sandbox, bash: Run) -> None:
     other = make_sandbox(walled.backend, walled.limits)
     try:
         other.reset({})
-        seen = bash(other, "ls -A /workspace /tmp /dev/shm; grep -rs secret /workspace /tmp /dev/shm")
+        seen = bash(
+            other, "ls -A /workspace /tmp /dev/shm; grep -rs secret /workspace /tmp /dev/shm"
+        )
         assert "s\n" not in seen.stdout.splitlines() and "secret" not in seen.stdout
     finally:
         other.close()

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from . import linux, seccomp
 
 FILENAME = "<cell>"
+_OWN = ["bat_worker", *(f"bat_worker.{n}" for n in ("cell", "linux", "proc", "seccomp", "zygote"))]
 
 
 def enter(job: dict[str, Any], fds: list[int]) -> None:
@@ -75,13 +76,12 @@ def lock_down(job: dict[str, Any], program: bytes) -> None:
 
 def _seed(seed: int, threads: int) -> None:
     random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed)  # type: ignore[attr-defined]
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.set_num_threads(threads)  # type: ignore[attr-defined]
-        torch.default_generator.manual_seed(seed)  # type: ignore[attr-defined]
+    modules: dict[str, Any] = sys.modules
+    if "numpy" in modules:
+        modules["numpy"].random.seed(seed)
+    if "torch" in modules:
+        modules["torch"].set_num_threads(threads)
+        modules["torch"].default_generator.manual_seed(seed)
 
 
 def _report() -> None:
@@ -110,8 +110,9 @@ def run_python(job: dict[str, Any]) -> NoReturn:
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
-    for name in [n for n in sys.modules if n.partition(".")[0] == "bat_worker"]:
-        del sys.modules[name]
+    # By name: looking through sys.modules would touch, and so copy, thousands of shared pages.
+    for name in _OWN:
+        sys.modules.pop(name, None)
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
         tempfile.tempdir = None  # type: ignore[attr-defined]  # the zygote's may not exist here

@@ -47,7 +47,7 @@ def write(root: str, parts: tuple[str, ...], data: bytes, *, append: bool) -> No
 
 
 def printable(name: str) -> str:
-    """A name as UTF-8 text; bytes that are not UTF-8 appear as ``\\xNN``."""
+    r"""A name as UTF-8 text; bytes that are not UTF-8 appear as ``\xNN``."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 

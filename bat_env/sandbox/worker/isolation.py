@@ -134,6 +134,7 @@ class Container(Isolation):
     max_sessions = 1
 
     def open(self, session: Session) -> None:
+        """Make the session's file systems and namespaces."""
         session.folders = {name: f"/{name}" for name in (*READ_ONLY, "workspace", "tmp")}
         session.folders["shm"] = "/dev/shm"
         # What the zygote's imports left in /tmp: root may empty its own folders there, but only the
@@ -145,6 +146,7 @@ class Container(Isolation):
                     os.rmdir(entry.path)
 
     def wipe(self, session: Session) -> None:
+        """Leave nothing of the last episode."""
         for name in READ_ONLY:
             files.wipe(session.folders[name])
         with self.as_agent():
@@ -152,12 +154,15 @@ class Container(Isolation):
                 files.wipe(session.folders[name])
 
     def close(self, session: Session) -> None:
+        """Free everything of the session."""
         self.wipe(session)
 
     def job(self, session: Session) -> dict[str, Any]:
+        """Where and as whom a cell runs."""
         return {"cwd": "/workspace", "uid": self.config["uid"], "userns": False, "env": {}}
 
     def kill(self, cage: Cage, pid: int) -> None:
+        """End every process of the cell."""
         # With the agent's uid, kill(-1) reaches every process of the agent and none of root's,
         # at once and without a fork (the pids limit may be used up). As the container's first
         # process we cannot be killed back meanwhile.
@@ -170,6 +175,7 @@ class Container(Isolation):
             os.setresuid(0, 0, 0)
 
     def finish(self, cage: Cage, pid: int) -> None:
+        """Return when the last process is gone."""
         deadline = time.monotonic() + 30
         while any(p.uid == self.config["uid"] for p in proc.processes(pidns=False)):
             self.kill(cage, pid)
@@ -181,10 +187,12 @@ class Container(Isolation):
                 pass
 
     def members(self, cage: Cage, pid: int, table: list[proc.Process]) -> list[proc.Process]:
+        """The live processes of one cell."""
         return [p for p in table if p.uid == self.config["uid"]]
 
     @contextlib.contextmanager
     def as_agent(self) -> Iterator[None]:
+        """Act with the agent's uid."""
         uid = self.config["uid"]
         os.setegid(uid)
         os.seteuid(uid)
@@ -207,6 +215,7 @@ class Plain(Isolation):
     lock = False
 
     def setup(self) -> None:
+        """Mount the template that sessions are made from."""
         for entry in os.scandir(tempfile.gettempdir()):
             found = _LEFTOVER.fullmatch(entry.name)
             if found and not os.path.exists(f"/proc/{found.group(1)}"):
@@ -216,31 +225,37 @@ class Plain(Isolation):
         self.base = tempfile.mkdtemp(prefix=f"bat-process-{os.getpid()}-")
 
     def teardown(self) -> None:
+        """Remove the folder tree."""
         with contextlib.suppress(OSError):
             files.wipe(self.base)
         shutil.rmtree(self.base, ignore_errors=True)
 
     def open(self, session: Session) -> None:
+        """Make the session's file systems and namespaces."""
         root = os.path.join(self.base, session.sid)
         session.folders = {name: os.path.join(root, name) for name in (*READ_ONLY, *WRITABLE)}
         for folder in session.folders.values():
             os.makedirs(folder)
 
     def wipe(self, session: Session) -> None:
+        """Leave nothing of the last episode."""
         for folder in session.folders.values():
             files.wipe(folder)
 
     def close(self, session: Session) -> None:
+        """Free everything of the session."""
         root = os.path.join(self.base, session.sid)
         files.wipe(root)
         os.rmdir(root)
 
     def job(self, session: Session) -> dict[str, Any]:
+        """Where and as whom a cell runs."""
         temporary = session.folders["tmp"]
         env = {"TMPDIR": temporary, "HOME": temporary, "MPLCONFIGDIR": f"{temporary}/mpl"}
         return {"cwd": session.folders["workspace"], "uid": None, "userns": False, "env": env}
 
     def kill(self, cage: Cage, pid: int) -> None:
+        """End every process of the cell."""
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGTERM)
 
@@ -248,11 +263,14 @@ class Plain(Isolation):
         """Nothing left: the keeper leaves last."""
 
     def members(self, cage: Cage, pid: int, table: list[proc.Process]) -> list[proc.Process]:
+        """The live processes of one cell."""
         return proc.descendants(pid, table)
 
     def inward(self, session: Session, data: bytes) -> bytes:
+        """Contract paths -> paths of this session."""
         root = os.path.dirname(session.folders["workspace"]).encode()
         return _CONTRACT.sub(lambda m: root + m.group(0), data)
 
     def outward(self, session: Session, data: bytes) -> bytes:
+        """Paths of this session -> contract paths."""
         return data.replace(os.path.dirname(session.folders["workspace"]).encode(), b"")

@@ -87,6 +87,7 @@ class Namespaces(Isolation):
     namespaces = True
 
     def setup(self) -> None:
+        """Mount the template that sessions are made from."""
         self.view: dict[str, Any] = self.config["view"]
         self.two_ids = _mapped(_AGENT)
         self.own_pidns = os.open("/proc/self/ns/pid", os.O_RDONLY)
@@ -162,12 +163,15 @@ class Namespaces(Isolation):
                 linux.bind(empty_file, place)
 
     def zygote_root(self) -> str:
+        """The template."""
         return self.root
 
     def zygote_python(self) -> str:
+        """The interpreter inside the template."""
         return str(self.view["python"])
 
     def open(self, session: Session) -> None:
+        """Make the session's file systems and namespaces."""
         base = f"{self.base}/s/{session.sid}"
         os.mkdir(base)
         limits = session.limits
@@ -233,11 +237,13 @@ class Namespaces(Isolation):
         os._exit(0)
 
     def wipe(self, session: Session) -> None:
+        """Leave nothing of the last episode."""
         # New file systems instead of deletions: nothing of the old episode can remain.
         self.close(session)
         self.open(session)
 
     def close(self, session: Session) -> None:
+        """Free everything of the session."""
         for fd in session.namespaces:
             os.close(fd)
         session.namespaces = []
@@ -262,19 +268,23 @@ class Namespaces(Isolation):
         return Cage(pid, (fds[0], os.fstat(fds[0]).st_ino))
 
     def job(self, session: Session) -> dict[str, Any]:
+        """Where and as whom a cell runs."""
         uid = _AGENT if self.two_ids else None
         return {"cwd": "/workspace", "uid": uid, "userns": True, "env": {}}
 
     def kill(self, cage: Cage, pid: int) -> None:
+        """End every process of the cell."""
         os.kill(cage.pid, signal.SIGKILL)
 
     def finish(self, cage: Cage, pid: int) -> None:
+        """Return when the last process is gone."""
         # Killing a namespace's first process ends all others before it can be reaped.
         os.kill(cage.pid, signal.SIGKILL)
         os.waitpid(cage.pid, 0)
         os.close(cage.pidns[0])
 
     def members(self, cage: Cage, pid: int, table: list[proc.Process]) -> list[proc.Process]:
+        """The live processes of one cell."""
         return [p for p in table if p.pidns == cage.pidns[1] and p.pid != cage.pid]
 
 

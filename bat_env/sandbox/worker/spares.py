@@ -63,6 +63,7 @@ class Spares:
         """pid, wait status, CPU microseconds of children not yet looked at."""
         self._coming: dict[str, Spare] = {}
         self._serial = 0
+        self.fork_us = 0
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = self._spawn(config, boot, sources, theirs)
         theirs.close()
@@ -136,6 +137,7 @@ class Spares:
             if words[0] == "P":
                 spare = self._coming.pop(words[1])
                 spare.pid = int(words[2])
+                self.fork_us = int(words[3])
                 self.ready.append(spare)
             elif words[0] == "X":
                 pid, status, cpu = map(int, words[1:])

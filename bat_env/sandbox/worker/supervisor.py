@@ -134,7 +134,8 @@ class Supervisor:
         raise EOFError
 
     def _do_ping(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
-        self._reply(request, {"ok": True, "sessions": len(self.boxes), "cells": len(self.cells)})
+        state = {"sessions": len(self.boxes), "cells": len(self.cells)}
+        self._reply(request, {"ok": True, **state, "fork_us": self.spares.fork_us})
 
     def _do_open(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         if len(self.boxes) >= self.isolation.max_sessions:

@@ -1,8 +1,9 @@
 """The zygote: imports the heavy modules once, then forks spare children on request.
 
 It runs no agent code and no torch operation (a thread pool would not survive the fork). The
-supervisor speaks to it over a SEQPACKET socket: ``F<id>`` with descriptors asks for a spare, the
-zygote answers ``P <id> <pid>`` and, when a child ended, ``X <pid> <wait status> <cpu microseconds>``.
+supervisor speaks to it over a SEQPACKET socket: ``F<id>`` with descriptors asks for a spare; the
+zygote answers ``P <id> <pid> <time in us>`` and, for a child that ended, ``X <pid> <status> <CPU
+time in us>``.
 """
 
 from __future__ import annotations
@@ -95,7 +96,8 @@ class _Zygote:
         usage = _status("VmData", "VmSize", "RssAnon")
         self._send("R", json.dumps({"loaded": loaded, "missing": missing, **usage}))
         while True:
-            ready, _, _ = select.select([self.control, self.wake_read], [], [])
+            waiting: list[Any] = [self.control, self.wake_read]
+            ready, _, _ = select.select(waiting, [], [])
             if self.wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self.wake_read, 4096)
@@ -124,17 +126,19 @@ class _Zygote:
             stream.flush()
         if self.own_pidns >= 0:
             linux.setns(fds[1], linux.NEWPID)
+        began = time.perf_counter()
         pid = os.fork()
         if pid == 0:
             try:
                 self._child(fds[0])
             finally:
                 os._exit(125)
+        took = time.perf_counter() - began
         if self.own_pidns >= 0:
             linux.setns(self.own_pidns, linux.NEWPID)
         for fd in fds:
             os.close(fd)
-        self._send("P", number, pid)
+        self._send("P", number, pid, int(took * 1e6))
 
     def _child(self, control_fd: int) -> None:
         signal.set_wakeup_fd(-1)
