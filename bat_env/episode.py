@@ -110,7 +110,6 @@ class Evidence:
         batch_rerun_case: That case.
         batch_agreement: Agreement in [0, 1] between the re-run and the submitted output.
         inherited: Grading of the outputs that were there at reset (bank states).
-        inherited_pilot: Properties of the pilot output that was there at reset (bank states).
         plan_image: What decoding ``plan/plan.png`` in the grader process gave.
         versions: Package name -> version inside the sandbox image.
         probe_expected: Private expected ``{"mean", "std"}`` of the network on the probe input.
@@ -126,7 +125,6 @@ class Evidence:
     batch_rerun_case: str = ""
     batch_agreement: float | None = None
     inherited: GradeResult | None = None
-    inherited_pilot: Mapping[str, Any] | None = None
     plan_image: Mapping[str, Any] | None = None
     versions: Mapping[str, str] | None = None
     probe_expected: Mapping[str, float] | None = None

@@ -29,10 +29,9 @@ RECORD: Final[str] = "validation/pilot.json"
 
 PLAUSIBLE_RATIO: Final[float] = 3.0
 """The pilot's sanity value may differ from the true one by this factor, either way."""
-CURED_SCORE: Final[float] = 0.5
-"""A pilot of a recovery state that scores this much is cured."""
-CURED_GAIN: Final[float] = 0.15
-"""So is one that gains this much over the pilot that was there at reset."""
+CURED_SCORE: Final[float] = 0.72
+"""Case score from which the pilot of a recovery state counts as cured. Careful work scores .74 and
+more on all but a rare case; the listed faults mostly stay below .3, none is reliably above."""
 
 
 def pilot_pattern(spec: TaskSpec) -> str:
@@ -176,8 +175,7 @@ def fault_gone(episode: Episode, ctx: Context) -> str:
     score = as_number(host.get("case_score"))
     if score is None:
         raise Lost(episode.evidence.lost.get("pilot", "The pilot output was not scored."))
-    before = as_number((episode.evidence.inherited_pilot or {}).get("case_score"))
-    if score >= CURED_SCORE or (before is not None and score >= before + CURED_GAIN):
+    if score >= CURED_SCORE:
         return "The exposed fault is gone from the pilot."
     raise Fail("The exposed fault still shows in the pilot.")
 

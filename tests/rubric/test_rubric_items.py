@@ -236,8 +236,6 @@ def test_fault_gone_only_in_recovery_states(story, task, instance):
     assert start.verdict("S3.fault_gone").state == "pass"
     start.episode.evidence.pilot = start.host(case_score=0.2)
     assert start.verdict("S3.fault_gone").state == "fail"
-    start.episode.evidence.inherited_pilot = {"case_score": 0.01}
-    assert start.verdict("S3.fault_gone").state == "pass", "much better than it was"
     for outcome in (None, "success", "failure"):
         contract = compile_contract(task.spec, tier="lite", focus=Stage.S3, outcome=outcome)
         assert "S3.fault_gone" not in {i.id for i in contract.items}

@@ -1,0 +1,269 @@
+"""Gathering: which evidence an episode's focus needs, and how each piece of it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from bat_env.episode import Episode, GradeResult, RerunResult
+from bat_env.errors import GraderError, SandboxError
+from bat_env.grader import Grader
+from bat_env.rubric import plan, setup, submit, validate
+from bat_env.rubric.claims import MAX_JSON_BYTES, matching, own_paths
+from bat_env.sandbox.base import FileTree, Sandbox
+from bat_env.stages import Stage
+from bat_env.tasks import Task, stage_files
+from bat_env.tasks.instance import Instance
+from bat_env.verifier.clean import (
+    MAX_OUTPUT_BYTES,
+    MAX_PIPELINE_BYTES,
+    MAX_PIPELINE_FILES,
+    CleanRunner,
+    Lease,
+    Pool,
+    alias,
+    drawn_case,
+)
+from bat_env.verifier.memo import Memo, key_of
+
+MAX_IMAGE_BYTES: Final[int] = 4 * 1024 * 1024
+
+
+class Verifier:
+    """Gathers evidence at hand-in. Thread-safe for different episodes.
+
+    Args:
+        pool: Clean sandboxes of the kind that the agent had.
+        grader: Parses every file that the agent wrote.
+    """
+
+    def __init__(self, pool: Pool, grader: Grader) -> None:
+        self.runner = CleanRunner(pool)
+        self.grader = grader
+        self.memo = Memo()
+
+    def gather(
+        self,
+        episode: Episode,
+        task: Task,
+        instance: Instance,
+        sandbox: Sandbox,
+        initial: FileTree | None = None,
+    ) -> None:
+        """Fill ``episode.evidence`` with what the episode's focus needs.
+
+        Never raises for what an agent did or for infrastructure that failed: the latter is named
+        in ``evidence.lost``. A second call repeats only what was lost.
+
+        Args:
+            episode: The record at hand-in.
+            task: Its task.
+            instance: Its instance.
+            sandbox: The agent's sandbox, to read files back from.
+            initial: Workspace of the bank state at reset (workspace-relative paths), if any.
+                Without it, inherited files that were changed since count as missing at reset.
+        """
+        if not episode.worked or episode.status == "disqualified":
+            return
+        work = _Work(self, episode, task, instance)
+        work.piece("files", lambda: work.read_back(sandbox))
+        if "files" in episode.evidence.lost:
+            return
+        focus = episode.focus
+        if focus in (Stage.S1, Stage.E2E) and plan.IMAGE in episode.evidence.files:
+            work.piece("plan_image", work.plan_image)
+        if focus in (Stage.S4, Stage.S5, Stage.E2E):
+            work.piece("grade", work.grade)
+        if focus in (Stage.S3, Stage.E2E):
+            work.piece("pilot", work.pilot)
+        if focus in (Stage.S4, Stage.S5, Stage.E2E):
+            work.piece("inherited", lambda: work.inherited(initial))
+        if focus in (Stage.S2, Stage.E2E):
+            expected = {key: float(task.probe_expected[key]) for key in ("mean", "std")}
+            episode.evidence.probe_expected = expected
+        with ExitStack() as stack:
+            lease = Lease(self.runner.pool, stack)
+            if focus in (Stage.S2, Stage.E2E):
+                work.setup(lease)
+            if focus in (Stage.S4, Stage.E2E) and work.all_valid():
+                work.piece("batch_rerun", lambda: work.batch(lease))
+
+
+class _Work:
+    """The pieces of one hand-in."""
+
+    def __init__(
+        self, verifier: Verifier, episode: Episode, task: Task, instance: Instance
+    ) -> None:
+        self.runner = verifier.runner
+        self.grader = verifier.grader
+        self.memo = verifier.memo
+        self.episode = episode
+        self.evidence = episode.evidence
+        self.task = task
+        self.spec = task.spec
+        self.instance = instance
+        self.about = key_of(task.spec.model_dump_json(), instance.digest)
+
+    def piece(self, name: str, make: Callable[[], None]) -> None:
+        """Make one piece of evidence unless it is there; note how infrastructure lost it."""
+        if getattr(self.evidence, name):
+            return
+        try:
+            make()
+        except (SandboxError, GraderError, OSError) as error:
+            self.evidence.lost[name] = f"{type(error).__name__}: {str(error)[:300]}"
+        else:
+            self.evidence.lost.pop(name, None)
+
+    # ------------------------------------------------------------------------------------- files
+
+    def read_back(self, sandbox: Sandbox) -> None:
+        """Read the files that the rubric looks at; too large or special ones stay out."""
+        files: dict[str, bytes] = {}
+        room = MAX_PIPELINE_BYTES
+        count = 0
+        for path, entry in self.episode.current.items():
+            if entry.kind != "file":
+                continue
+            bound = self._bound(path)
+            if path.startswith("pipeline/"):
+                room -= entry.size
+                count += 1
+            if entry.size > bound:
+                continue
+            try:
+                files[path] = sandbox.read(path, bound)
+            except (FileNotFoundError, ValueError):
+                continue
+        if room < 0 or count > MAX_PIPELINE_FILES:
+            # The whole folder is refused, never a part of it that the agent could steer.
+            files = {p: d for p, d in files.items() if not p.startswith("pipeline/")}
+        self.evidence.files = files
+
+    def _bound(self, path: str) -> int:
+        """Largest size at which a file is read back; negative for files of no interest."""
+        if path in (plan.PLAN, plan.FACTS, setup.SETUP, validate.RECORD, submit.MANIFEST):
+            return MAX_JSON_BYTES
+        if path == plan.IMAGE:
+            return MAX_IMAGE_BYTES
+        if path.startswith("pipeline/"):
+            return MAX_PIPELINE_BYTES
+        outputs = (validate.output_pattern(self.spec), validate.pilot_pattern(self.spec))
+        return MAX_OUTPUT_BYTES if any(matching((path,), p) for p in outputs) else -1
+
+    # ----------------------------------------------------------------------------------- grading
+
+    def plan_image(self) -> None:
+        """Decode the plan's picture."""
+        self.evidence.plan_image = self.grader.image(self.evidence.files[plan.IMAGE])
+
+    def grade(self) -> None:
+        """Grade what lies under outputs/."""
+        self.evidence.grade = self._graded(self.evidence.files)
+
+    def _graded(self, files: FileTree) -> GradeResult:
+        paths = [self.spec.output.path.format(case=c) for c in self.instance.cases]
+        parts = [p for path in paths if path in files for p in (path, files[path])]
+        return self.memo.get(
+            key_of("grade", self.about, *parts),
+            lambda: self.grader.grade(self.task, self.instance, files),
+        )
+
+    def _inspected(self, case: str, data: bytes) -> Mapping[str, Any]:
+        return self.memo.get(
+            key_of("inspect", self.about, case, data),
+            lambda: self.grader.inspect(self.task, self.instance, case, data),
+        )
+
+    def all_valid(self) -> bool:
+        """Whether all outputs are valid: the batch re-run cannot earn anything otherwise."""
+        grade = self.evidence.grade
+        return grade is not None and all(grade.valid.get(c) for c in self.instance.cases)
+
+    def pilot(self) -> None:
+        """Inspect the one own pilot output."""
+        path = validate.pilot_path(self.episode, self.spec)
+        if path is None:
+            return
+        case = path.split("/")[2]
+        if case not in self.instance.cases:
+            why = "it belongs to no case of this task"
+        elif path not in self.evidence.files:
+            why = "it is too large or no regular file"
+        else:
+            self.evidence.pilot = self._inspected(case, self.evidence.files[path])
+            return
+        self.evidence.pilot = {"readable": False, "valid": False, "message": why}
+
+    def inherited(self, initial: FileTree | None) -> None:
+        """Grade the outputs that were there at reset."""
+        before = [path for path, entry in self.episode.initial.items() if entry.kind == "file"]
+        outputs = matching(before, validate.output_pattern(self.spec))
+        if outputs:
+            source = initial if initial is not None else self._unchanged(outputs)
+            self.evidence.inherited = self._graded({p: source[p] for p in outputs if p in source})
+
+    def _unchanged(self, paths: list[str]) -> FileTree:
+        now, before = self.episode.current, self.episode.initial
+        return {
+            p: self.evidence.files[p]
+            for p in paths
+            if p in self.evidence.files and p in now and now[p].sha256 == before[p].sha256
+        }
+
+    # -------------------------------------------------------------------------------- clean runs
+
+    def setup(self, lease: Lease) -> None:
+        """The image's versions, and ``predict.py`` on the unseen case: of own work only."""
+        own = own_paths(self.episode)
+        if setup.SETUP in own:
+            self.piece("versions", lambda: self._versions(lease))
+        if setup.PREDICT in own:
+            self.piece("probe_rerun", lambda: self._probe(lease))
+
+    def _versions(self, lease: Lease) -> None:
+        self.evidence.versions = self.runner.versions(lease)
+
+    def _probe(self, lease: Lease) -> None:
+        case = self.instance.probe_case
+        rerun = self._rerun(lease, case, self.instance.probe_public)
+        if rerun.ok:
+            host = self._inspected(case, rerun.output)
+            if not host.get("valid"):
+                rerun = RerunResult(False, f"its output is not valid: {host.get('message', '')}")
+            elif not any(host.get("labels", ())):
+                rerun = RerunResult(False, "its output is empty")
+        self.evidence.probe_rerun = rerun
+
+    def batch(self, lease: Lease) -> None:
+        """One case of the batch again, and how far the submitted output agrees."""
+        case = drawn_case(self.instance, self.episode.seed)
+        public = {
+            path.removeprefix(f"{case}/"): data
+            for path, data in self.instance.public.items()
+            if path.startswith(f"{case}/")
+        }
+        rerun = self._rerun(lease, case, public)
+        if rerun.ok:
+            submitted = self.evidence.files[self.spec.output.path.format(case=case)]
+            self.evidence.batch_agreement = self.memo.get(
+                key_of("agreement", self.about, submitted, rerun.output),
+                lambda: self.grader.agreement(self.task, submitted, rerun.output),
+            )
+        self.evidence.batch_rerun_case = case
+        self.evidence.batch_rerun = rerun
+
+    def _rerun(self, lease: Lease, case: str, inputs: FileTree) -> RerunResult:
+        staged = stage_files(self.task, self.instance, self.episode.tier, Stage.S4)
+        return self.runner.run(
+            lease,
+            {p: d for p, d in self.evidence.files.items() if p.startswith("pipeline/")},
+            {p: d for p, d in staged.items() if p.startswith("models/")},
+            alias(self.instance, case),
+            inputs,
+            PurePosixPath(self.spec.output.path).name,
+            self.spec.budgets.cell_timeout_s,
+        )
