@@ -16,6 +16,9 @@ ROUNDS: Final = 2
 STEPS: Final = 20
 """Rounds and updates a round of the demo: what fits in 20 minutes on two cores."""
 
+DOCKER_LIVE: Final = 6
+"""Containers at once on a small machine."""
+
 TITLE: Final = "Kidney tumour segmentation: did the agent get better?"
 
 
@@ -49,13 +52,17 @@ def demo_config(
 
     if seed < 0 or rounds < 0:
         raise ConfigError(f"Expected seed and rounds >= 0, came {seed} and {rounds}.")
-    recipe = load_preset(preset)
+    recipe, resolved = load_preset(preset), resolve_backend(backend)
+    if resolved == "docker" and recipe.system.use_cpu:
+        # Every container holds its own warm interpreter, about a quarter of a gigabyte.
+        live = min(recipe.rollout.max_live, DOCKER_LIVE)
+        recipe = recipe.updated(rollout={"max_live": live})
     if steps is not None:
         recipe = recipe.updated(grpo={"steps_per_round": steps})
     return RunConfig(
         title=title,
         seed=seed,
-        backend=resolve_backend(backend),
+        backend=resolved,
         preset=recipe,
         rounds=rounds,
         bank=bank or BankSettings(),

@@ -25,6 +25,9 @@ Progress: TypeAlias = Callable[[int, int], None]
 ATTEMPTS: Final = 3
 """Times that a cell without a score is tried in all."""
 
+SPARE_SANDBOXES: Final = 2
+"""Warm sandboxes beyond those of the running episodes: hand-in re-runs take one for a moment."""
+
 FULL_SUITE: Final = "lite"
 """The suite whose frozen full-size instances ``task=`` takes."""
 
@@ -150,7 +153,11 @@ def evaluate(
         # One instance of each task before anything is played; the others as they are.
         drawn = load_task(first.task).instance("heldout", first.index, _size(first.size))
         _check_frozen(first, drawn.digest)
-    specs = [reset_spec(plan, t, tier=tier, sandbox=backend) for t in plan.targets]
+    live = workers if source.checkpoint is None else max_live
+    specs = [
+        reset_spec(plan, t, tier=tier, sandbox=backend, pool_size=live + SPARE_SANDBOXES)
+        for t in plan.targets
+    ]
     play, checkpoint = _player(
         source,
         temperature=0.0 if greedy else temperature,
@@ -196,13 +203,16 @@ def evaluate(
     )
 
 
-def reset_spec(plan: Plan, target: Target, *, tier: str, sandbox: str) -> ResetSpec:
-    """How the episode of one cell starts; the same for every agent."""
+def reset_spec(
+    plan: Plan, target: Target, *, tier: str, sandbox: str, pool_size: int | None = None
+) -> ResetSpec:
+    """How the episode of one cell starts; the same for every agent but for the warm sandboxes."""
+    kwargs = {"split": "heldout", "tier": tier, "size": target.size, "sandbox": sandbox}
     return ResetSpec(
         env_id=f"bat_env:AutoMed-{target.track.title()}-v0",
         seed=derived_seed("evaluation", plan.digest, target.task, target.index),
         options={"task": target.task, "index": target.index, "size": target.size},
-        env_kwargs={"split": "heldout", "tier": tier, "size": target.size, "sandbox": sandbox},
+        env_kwargs=kwargs if pool_size is None else {**kwargs, "pool_size": pool_size},
     )
 
 

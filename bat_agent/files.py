@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +61,24 @@ def read_json(path: Path, *, schema_version: int) -> dict[str, Any]:
             "It was written by another version; use a new folder."
         )
     return value
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock for the block; it goes with the process, however that ends.
+
+    Raises:
+        ConfigError: If another process holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"Another process is working on {path.parent}. Wait for it, or stop it first."
+            ) from None
+        yield
 
 
 def digest_of(value: Any) -> str:

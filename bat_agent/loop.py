@@ -58,6 +58,9 @@ class Engine(Protocol):
     def states(self) -> list[StateRow]:
         """Reset states that the round may draw from."""
 
+    def reward_version(self) -> str:
+        """Digest of the rubric contracts that the rewards are made by."""
+
     def train(self, start: Path, plan: RoundPlan, out: Path) -> Trained:
         """One round of updates; continues what ``out`` holds."""
 
@@ -335,6 +338,7 @@ class Loop:
                 "round": state.round,
                 "target": plan.target,
                 "plan_digest": plan.digest,
+                "reward_version": self.engine.reward_version(),
                 "start": {"path": state.current.path, "digest": state.current.digest},
                 "candidate": {"path": candidate.path, "digest": candidate.digest},
                 "promoted": decision.promoted,

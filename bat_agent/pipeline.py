@@ -17,9 +17,9 @@ from bat_agent.agents.base import AgentSource, load_agent
 from bat_agent.config import RunConfig
 from bat_agent.curriculum.gate import TrainingHealth
 from bat_agent.curriculum.rounds import RoundPlan, StateRow
-from bat_agent.evaluate import evaluate, plan_targets, reset_spec
+from bat_agent.evaluate import SPARE_SANDBOXES, evaluate, plan_targets, reset_spec
 from bat_agent.evaluation import Evaluation
-from bat_agent.files import derived_seed, write_json
+from bat_agent.files import derived_seed, digest_of, locked, read_json, write_json
 from bat_agent.loop import Loop, LoopState, Trained
 from bat_agent.progress import Advance, Phase, RunProgress
 from bat_agent.report.collect import RESULTS_SCHEMA
@@ -116,6 +116,13 @@ class BatEngine:
                 StateRow(s.state_id, s.workspace, s.track, s.focus.name, s.outcome) for s in rows
             ]
 
+    def reward_version(self) -> str:
+        """Digest over the rubric contracts of all states."""
+        from bat_env.bank import Bank
+
+        with Bank.open(self.bank) as bank:
+            return digest_of(sorted({state.rubric_digest for state in bank.query()}))
+
     def specs(self, plan: RoundPlan) -> list[list[ResetSpec]]:
         """Groups of the plan, batch after batch."""
         return [
@@ -128,6 +135,7 @@ class BatEngine:
                         "bank": str(self.bank.resolve()),
                         "sandbox": self.config.backend,
                         "tier": self.config.bank.tier,
+                        "pool_size": self.config.preset.rollout.max_live + SPARE_SANDBOXES,
                     },
                 )
                 for draw in batch
@@ -201,7 +209,10 @@ class Pipeline:
         Raises:
             BatError: Whatever stops the run; a second call continues it.
         """
-        with RunProgress(self._phases(), quiet=self.quiet) as progress:
+        with (
+            locked(self.run_dir / "run.lock"),
+            RunProgress(self._phases(), quiet=self.quiet) as progress,
+        ):
             self._bank(progress)
             sft = self._sft(progress)
             state = self._rounds(progress, sft)
@@ -458,8 +469,6 @@ class Pipeline:
         self, evaluations: Mapping[tuple[str, str], Evaluation], state: LoopState
     ) -> dict[str, Any]:
         bank = self.run_dir / "bank.json"
-        from bat_agent.files import read_json
-
         built = read_json(bank, schema_version=1)
         final = evaluations["bat", "sampled"]
         return {
@@ -478,6 +487,7 @@ class Pipeline:
             "base weights": evaluations["base", "sampled"].checkpoint,
             "SFT weights": evaluations["sft", "sampled"].checkpoint,
             "BaT weights": final.checkpoint,
+            "reward version": self.engine.reward_version(),
             "rounds": f"{self.config.rounds} run, promoted: "
             + (", ".join(map(str, state.promoted)) or "none"),
         }

@@ -55,6 +55,9 @@ class ArithmeticEngine:
             for i in range(4)
         ]
 
+    def reward_version(self) -> str:
+        return "r" * 64
+
     def train(self, start: Path, plan: RoundPlan, out: Path) -> Trained:
         self.calls.append(f"train {plan.round_id}")
         skills = json.loads((start / "skills.json").read_text())["skills"]

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bat_agent.files import derived_seed, digest_of, locked, read_json, write_bytes, write_json
+from bat_agent.progress import Phase, RunProgress
+from bat_env.errors import ConfigError
+
+
+def test_a_file_is_whole_or_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "deep" / "x.json"
+    write_json(file, {"schema_version": 1, "a": 1})
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_bytes(file, b"new")
+    assert read_json(file, schema_version=1)["a"] == 1
+    assert [p.name for p in file.parent.iterdir()] == ["x.json"]
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(file, {"a": float("nan")})
+
+
+def test_digests_and_seeds_do_not_depend_on_order_or_process() -> None:
+    assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
+    assert 0 <= derived_seed("round", 1) < 2**31
+    code = "from bat_agent.files import derived_seed; print(derived_seed('round', 1))"
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "7",
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+    }
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
+    assert int(other.stdout) == derived_seed("round", 1) != derived_seed("round", 2)
+
+
+def test_one_process_a_run(tmp_path: Path) -> None:
+    lock = tmp_path / "run.lock"
+    refused = pytest.raises(ConfigError, match="Another process")
+    with locked(lock), refused, locked(lock):
+        pass
+    with locked(tmp_path / "run.lock"):
+        pass
+
+
+def test_time_left_follows_the_pace_and_ignores_what_was_on_disk(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    phases = [Phase("a", "A", 100.0), Phase("b", "B", 100.0), Phase("c", "C", 100.0)]
+    with RunProgress(phases) as progress:
+        assert progress.seconds_left() == 300.0
+        with progress.phase("a"):
+            now += 1.0  # read from disk
+        assert progress.seconds_left() == 200.0
+        with progress.phase("b") as advance:
+            now += 100.0  # half of it, at half the pace
+            advance(1, 2, "half")
+            assert progress.seconds_left() == pytest.approx(300.0)
+            now += 100.0
+        assert progress.seconds_left() == pytest.approx(200.0)
+        progress.skip("c")
+        assert progress.seconds_left() == 0.0
+    shown = capsys.readouterr()
+    assert shown.out == "" and "B: 50 % half" in shown.err and "left in all" in shown.err
