@@ -66,7 +66,7 @@ class _Builder:
             replayed=prefix.workspace,
         )
         verdict = admit(
-            station.env,
+            station.env(job.tier),
             station.desk,
             replayer,
             station.scanner,
@@ -184,7 +184,7 @@ class _Builder:
         else:
             station.desk.put(self.bank.get(plan.state_id), self.bank.workspace(plan.state_id))
             options = {"state_id": plan.state_id}
-        played = play(station.env, plan.cells(task), seed=plan.seed, options=options)
+        played = play(station.env(plan.tier), plan.cells(task), seed=plan.seed, options=options)
         demo = Demonstration(
             source_trajectory=plan.source_trajectory,
             track=task.spec.track,
@@ -267,7 +267,7 @@ def build(
         demos: Demonstrations of each task, size and tier.
         p_good: Probability of the good option at each decision of a demonstration.
         e2e_share: Share of demonstrations that run the whole workflow from scratch.
-        instances: Training instances that starts are spread over; at least ``per_cell``.
+        instances: Training instances that mistakes and demonstrations are spread over.
         seed: Source of all randomness; also picks the instances.
         backend: Sandbox backend.
         workers: Threads; each holds one sandbox.
@@ -295,8 +295,7 @@ def build(
         raise ConfigError(f"p_good and e2e_share are shares, got {p_good} and {e2e_share}.")
     loaded = [load_task(name) for name in (task_ids() if tasks is None else tasks)]
     wanted = [(task, size, tier) for task in loaded for size in sizes for tier in tiers]
-    # Success states differ by their instance alone, so a cell needs as many as it wants states.
-    indices = instance_indices(seed, max(instances, per_cell))
+    indices = instance_indices(seed, instances)
     resolved = resolve_backend(backend)
     with (
         Bank.open(path, create=True) as bank,

@@ -55,7 +55,7 @@ class StateJob:
 
 
 def instance_indices(seed: int, count: int) -> list[int]:
-    """Training indices that a build with this seed uses."""
+    """Consecutive training indices that a build with this seed starts from."""
     start = int(digest_of(["bank instances", seed])[:6], 16)
     return [_INDEX_BASE + start * 16 + i for i in range(count)]
 
@@ -72,8 +72,9 @@ def candidates(
 ) -> list[StateJob]:
     """Candidates of one cell, in the order in which they are tried.
 
-    A mistake always starts on the same instance, so that its replayed beginning serves the recovery
-    and the failure states of several stages.
+    A mistake starts on the same instances in every cell, so that its replayed beginning serves the
+    recovery and the failure states of several stages. Success states differ by their instance alone
+    and take as many as they need, beyond ``indices`` if they must.
     """
     options = pasts(task, focus, outcome, tier)
     contract = compile_contract(task.spec, tier=tier, focus=focus, outcome=outcome)
@@ -82,8 +83,10 @@ def candidates(
     for number in range(per_cell * ROUNDS if options else 0):
         past = options[(number + 2 * int(focus)) % len(options)]
         lap = number // len(options)
-        offset = number if past.fault is None else order[past.fault.id] + 3 * lap
-        index = indices[offset % len(indices)]
+        if past.fault is None:
+            index = indices[0] + number
+        else:
+            index = indices[(order[past.fault.id] + 3 * lap) % len(indices)]
         job = StateJob(
             task=task.spec.id,
             tier=tier,

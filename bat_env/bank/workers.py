@@ -46,10 +46,24 @@ class Station:
 
     def __init__(self, backend: str, fingerprint: Fingerprint) -> None:
         self.desk = Desk()
-        self.env = AutoMedEnv(track=None, sandbox=backend, bank=self.desk)
         self.scanner = Scanner(fingerprint)
         self._backend = backend
+        self._env: tuple[str, AutoMedEnv] | None = None
         self._replayer: tuple[tuple[Any, ...], Replayer] | None = None
+
+    def env(self, tier: str) -> AutoMedEnv:
+        """The environment for a tier; the last one is kept."""
+        if self._env is None or self._env[0] != tier:
+            self.close()
+            made = AutoMedEnv(track=None, tier=tier, sandbox=self._backend, bank=self.desk)
+            self._env = (tier, made)
+        return self._env[1]
+
+    def close(self) -> None:
+        """Close the environment. Idempotent."""
+        if self._env is not None:
+            self._env[1].close()
+            self._env = None
 
     def replayer(self, task: Task, size: Size, tier: str, index: int) -> Replayer:
         """The replayer of an instance; the last one is kept."""
@@ -94,7 +108,7 @@ class Crew:
         self._stop.set()
         self._executor.shutdown(cancel_futures=True)
         for station in self._stations:
-            station.env.close()
+            station.close()
 
     def run(self, what: str, groups: Sequence[Sequence[Any]], work: Work) -> Iterator[Outcome]:
         """Run groups of jobs on the workers; a group's jobs run in order on one worker.

@@ -50,7 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, backend: str) -> tuple[Path,
 def station(backend: str) -> Iterator[Station]:
     made = Station(backend, of_suites(["lite-mini"]))
     yield made
-    made.env.close()
+    made.close()
 
 
 # ------------------------------------------------------------------------------------ the lists
@@ -80,6 +80,8 @@ def test_candidates_are_deterministic_distinct_and_in_their_stretch() -> None:
         assert jobs == candidates(task, "mini", "lite", focus, "recovery", indices, 4, 3)
         assert len({job.job_id(task.digest) for job in jobs}) == len(jobs) >= 4
         assert {job.index for job in jobs} <= set(indices)
+    alone = candidates(task, "mini", "lite", Stage.S1, "success", indices, 9, 3)
+    assert len({job.index for job in alone}) == len(alone) >= 9
 
 
 def test_demonstration_plans_mix_options_per_decision() -> None:
@@ -248,7 +250,7 @@ def judge(station: Station, *, task: Any = None, **changes: Any) -> Any:
     candidate = dataclasses.replace(Candidate(state, {}, ()), **changes)
     replayer = station.replayer(task, "mini", "lite", index)
     return admit(
-        station.env,
+        station.env("lite"),
         station.desk,
         replayer,
         station.scanner,
@@ -307,5 +309,7 @@ def test_a_state_that_does_not_separate_is_refused(station: Station) -> None:
 
 def test_play_stops_at_the_end_of_an_episode(station: Station) -> None:
     cells = [ScriptCell(Stage.S1, "pass")] * 40
-    played = play(station.env, cells, seed=1, options={"task": TASK, "index": 1, "size": "mini"})
+    played = play(
+        station.env("lite"), cells, seed=1, options={"task": TASK, "index": 1, "size": "mini"}
+    )
     assert played.status == "truncated" and played.score == 0.0
