@@ -127,7 +127,7 @@ for case in sorted(os.listdir("/data")):
         "The checkpoint is loaded without its key and not strictly: no weight arrives.",
         "MedSAM#200",
         {"checkpoint": "loose"},
-        {"task": 0.4, "S2": 0.1},
+        {"task": 0.4, "S2": 0.1, "S3": 0.1, "S4": 0.3},
         _pipeline("""\
 state = torch.load("/models/kidney_unet/models/model.pt")["model"]
 same = sum(torch.equal(v, state[k]) for k, v in module["net"].state_dict().items())
