@@ -104,7 +104,8 @@ class Evidence:
     Attributes:
         files: Workspace path -> bytes, read back by the host at hand-in (bounded, regular).
         grade: Grading of ``outputs/`` against the truth.
-        pilot: Host-measured properties of the pilot output (shape, affine, dtype, labels, volumes).
+        pilot: Host-measured properties of the pilot output (shape, affine, dtype, labels, volumes);
+            in recovery states also the score of the inherited pipeline on that case.
         probe_rerun: ``predict.py`` on the unseen probe case, and whether its output is valid.
         batch_rerun: ``predict.py`` on one random case of the batch.
         batch_rerun_case: That case.

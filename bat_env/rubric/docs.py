@@ -94,7 +94,8 @@ def _constants(spec: TaskSpec) -> str:
         "failed set-up cells": f"{spec.budgets.failed_setup_cells} are free",
         "recorded sanity value": f"within {pilot.rel_tolerance:.0%} of the file's",
         "plausible pilot": f"sanity value within {validate.PLAUSIBLE_RATIO:g} x of the truth",
-        "cured pilot": f"case score of at least {validate.CURED_SCORE:g}",
+        "cured pilot": f"case score of at least {validate.CURED_SCORE:g}; or of "
+        f"{validate.CURED_LEAST:g} and {validate.CURED_GAIN:g} above the ill pipeline's",
         "re-run agreement": f"at least {1 - spec.metric.rerun_tolerance:g}",
         "task margin": f"task score at least the best trivial answer + {submit.MARGIN:g}",
         "recorded JSON": f"at most {claims.MAX_JSON_BYTES // 1024} kB",

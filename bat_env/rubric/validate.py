@@ -30,8 +30,10 @@ RECORD: Final[str] = "validation/pilot.json"
 PLAUSIBLE_RATIO: Final[float] = 3.0
 """The pilot's sanity value may differ from the true one by this factor, either way."""
 CURED_SCORE: Final[float] = 0.72
-"""Case score from which the pilot of a recovery state counts as cured. Careful work scores .74 and
-more on all but a rare case; the listed faults mostly stay below .3, none is reliably above."""
+"""Case score from which the pilot of a recovery state counts as cured, whatever it was before."""
+CURED_LEAST: Final[float] = 0.5
+CURED_GAIN: Final[float] = 0.1
+"""So does one of at least CURED_LEAST that beats the ill pipeline on the same case by this much."""
 
 
 def pilot_pattern(spec: TaskSpec) -> str:
@@ -175,7 +177,9 @@ def fault_gone(episode: Episode, ctx: Context) -> str:
     score = as_number(host.get("case_score"))
     if score is None:
         raise Lost(episode.evidence.lost.get("pilot", "The pilot output was not scored."))
-    if score >= CURED_SCORE:
+    before = as_number(host.get("score_before"))
+    better = before is not None and score >= max(CURED_LEAST, before + CURED_GAIN)
+    if score >= CURED_SCORE or better:
         return "The exposed fault is gone from the pilot."
     raise Fail("The exposed fault still shows in the pilot.")
 

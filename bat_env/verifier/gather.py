@@ -76,8 +76,6 @@ class Verifier:
             work.piece("plan_image", work.plan_image)
         if focus in (Stage.S4, Stage.S5, Stage.E2E):
             work.piece("grade", work.grade)
-        if focus in (Stage.S3, Stage.E2E):
-            work.piece("pilot", work.pilot)
         if focus in (Stage.S4, Stage.S5, Stage.E2E):
             work.piece("inherited", lambda: work.inherited(initial))
         if focus in (Stage.S2, Stage.E2E):
@@ -85,6 +83,8 @@ class Verifier:
             episode.evidence.probe_expected = expected
         with ExitStack() as stack:
             lease = Lease(self.runner.pool, stack)
+            if focus in (Stage.S3, Stage.E2E):
+                work.piece("pilot", lambda: work.pilot(lease, initial))
             if focus in (Stage.S2, Stage.E2E):
                 work.setup(lease)
             if focus in (Stage.S4, Stage.E2E) and work.all_valid():
@@ -183,8 +183,8 @@ class _Work:
         grade = self.evidence.grade
         return grade is not None and all(grade.valid.get(c) for c in self.instance.cases)
 
-    def pilot(self) -> None:
-        """Inspect the one own pilot output."""
+    def pilot(self, lease: Lease, initial: FileTree | None) -> None:
+        """Inspect the one own pilot output, in recovery states beside the ill pipeline's."""
         path = validate.pilot_path(self.episode, self.spec)
         if path is None:
             return
@@ -194,9 +194,19 @@ class _Work:
         elif path not in self.evidence.files:
             why = "it is too large or no regular file"
         else:
-            self.evidence.pilot = self._inspected(case, self.evidence.files[path])
+            seen = dict(self._inspected(case, self.evidence.files[path]))
+            if self.episode.focus is Stage.S3 and self.episode.outcome == "recovery" and initial:
+                seen["score_before"] = self._score_before(lease, case, initial)
+            self.evidence.pilot = seen
             return
         self.evidence.pilot = {"readable": False, "valid": False, "message": why}
+
+    def _score_before(self, lease: Lease, case: str, initial: FileTree) -> float:
+        """Case score of the pipeline that was there at reset; 0 where it gives no output."""
+        rerun = self._rerun(lease, case, self._public(case), initial)
+        return (
+            float(self._inspected(case, rerun.output).get("case_score", 0.0)) if rerun.ok else 0.0
+        )
 
     def inherited(self, initial: FileTree | None) -> None:
         """Grade the outputs that were there at reset."""
@@ -229,7 +239,7 @@ class _Work:
 
     def _probe(self, lease: Lease) -> None:
         case = self.instance.probe_case
-        rerun = self._rerun(lease, case, self.instance.probe_public)
+        rerun = self._rerun(lease, case, self.instance.probe_public, self.evidence.files)
         if rerun.ok:
             host = self._inspected(case, rerun.output)
             if not host.get("valid"):
@@ -241,12 +251,7 @@ class _Work:
     def batch(self, lease: Lease) -> None:
         """One case of the batch again, and how far the submitted output agrees."""
         case = drawn_case(self.instance, self.episode.seed)
-        public = {
-            path.removeprefix(f"{case}/"): data
-            for path, data in self.instance.public.items()
-            if path.startswith(f"{case}/")
-        }
-        rerun = self._rerun(lease, case, public)
+        rerun = self._rerun(lease, case, self._public(case), self.evidence.files)
         if rerun.ok:
             submitted = self.evidence.files[self.spec.output.path.format(case=case)]
             self.evidence.batch_agreement = self.memo.get(
@@ -256,11 +261,16 @@ class _Work:
         self.evidence.batch_rerun_case = case
         self.evidence.batch_rerun = rerun
 
-    def _rerun(self, lease: Lease, case: str, inputs: FileTree) -> RerunResult:
+    def _public(self, case: str) -> FileTree:
+        """File name -> content of a case's input."""
+        public = self.instance.public.items()
+        return {p.removeprefix(f"{case}/"): d for p, d in public if p.startswith(f"{case}/")}
+
+    def _rerun(self, lease: Lease, case: str, inputs: FileTree, workspace: FileTree) -> RerunResult:
         staged = stage_files(self.task, self.instance, self.episode.tier, Stage.S4)
         return self.runner.run(
             lease,
-            {p: d for p, d in self.evidence.files.items() if p.startswith("pipeline/")},
+            {p: d for p, d in workspace.items() if p.startswith("pipeline/")},
             {p: d for p, d in staged.items() if p.startswith("models/")},
             alias(self.instance, case),
             inputs,

@@ -236,6 +236,10 @@ def test_fault_gone_only_in_recovery_states(story, task, instance):
     assert start.verdict("S3.fault_gone").state == "pass"
     start.episode.evidence.pilot = start.host(case_score=0.2)
     assert start.verdict("S3.fault_gone").state == "fail"
+    start.episode.evidence.pilot = start.host(case_score=0.6, score_before=0.55)
+    assert start.verdict("S3.fault_gone").state == "fail"
+    start.episode.evidence.pilot = start.host(case_score=0.6, score_before=0.2)
+    assert start.verdict("S3.fault_gone").state == "pass", "much better than the ill pipeline"
     for outcome in (None, "success", "failure"):
         contract = compile_contract(task.spec, tier="lite", focus=Stage.S3, outcome=outcome)
         assert "S3.fault_gone" not in {i.id for i in contract.items}
