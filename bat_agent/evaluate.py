@@ -244,12 +244,15 @@ def _player(
 
         return play_agent, ""
     # Torch is loaded only where a policy plays.
+    import transformers
+
     from bat_agent.policy.checkpoint import load_policy
     from bat_agent.rollout.episodes import trajectory_kwargs
     from bat_agent.rollout.waves import run_rows
 
     if source.checkpoint is None:
         raise ConfigError(f"Agent {source.name!r} has neither a constructor nor a checkpoint.")
+    transformers.utils.logging.disable_progress_bar()
     policy = load_policy(source.checkpoint)
 
     def play_policy(
