@@ -138,7 +138,7 @@ _TINY_CPU: Final = Preset(
         learning_rate=3e-3,
         steps=300,
         batch_rows=32,
-        micro_batch_rows=16,
+        micro_batch_rows=8,
         max_row_tokens=2048,
         save_every_steps=100,
     ),

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bat_agent.policy.checkpoint import is_whole, load_policy, save_checkpoint
 from bat_agent.policy.codec import Codec, make_codec
@@ -87,6 +89,26 @@ def split_rows(
         side = validation if int.from_bytes(digest, "big") < share * 2**64 else train
         side.append(row)
     return train, validation
+
+
+def row_order(lengths: Sequence[int], batch: int, steps: int, seed: int) -> list[int]:
+    """Which row is used when: fresh permutations, one after the other, cut into batches.
+
+    Inside a batch, where order does not matter, rows are sorted by length, so that micro batches
+    hold little padding.
+
+    Args:
+        lengths: Tokens of each row.
+        batch: Rows of an optimiser step.
+        steps: Optimiser steps.
+        seed: Seeds the permutations.
+    """
+    rng = np.random.default_rng([seed, len(lengths)])
+    order: list[int] = []
+    while len(order) < batch * steps:
+        order += rng.permutation(len(lengths)).tolist()
+    batches = (order[i * batch : (i + 1) * batch] for i in range(steps))
+    return [row for one in batches for row in sorted(one, key=lambda r: (lengths[r], r))]
 
 
 def tokenizer_texts(demos: Iterable[Any], briefs: Iterable[str]) -> Iterable[str]:
@@ -218,7 +240,8 @@ def _train(
     from datasets import Dataset
     from transformers import set_seed
     from trl.trainer.sft_config import SFTConfig
-    from trl.trainer.sft_trainer import SFTTrainer
+
+    from bat_agent.sft_trainer import ResponseTrainer
 
     settings = preset.sft
     policy = load_policy(base, trainable=True)
@@ -236,6 +259,8 @@ def _train(
     model = with_adapter(policy.model, preset)
     model.train()
     accumulate = max(1, settings.batch_rows // (settings.micro_batch_rows * processes()))
+    batch = accumulate * settings.micro_batch_rows * processes()
+    order = row_order([len(r.input_ids) for r in train], batch, settings.steps, seed)
     arguments = SFTConfig(
         **common_arguments(preset, out, steps=settings.steps, seed=seed),
         per_device_train_batch_size=settings.micro_batch_rows,
@@ -249,6 +274,7 @@ def _train(
         save_steps=settings.save_every_steps,
         save_total_limit=2,
         max_length=None,
+        train_sampling_strategy="sequential",
         dataset_kwargs={"skip_prepare_dataset": True},
     )
 
@@ -258,10 +284,10 @@ def _train(
         )
 
     callback = RunCallback(out, preset, str(policy.meta["digest"]), progress)
-    trainer = SFTTrainer(
+    trainer = ResponseTrainer(
         model=model,
         args=arguments,
-        train_dataset=dataset(train),
+        train_dataset=dataset(train).select(order),
         eval_dataset=dataset(validation) if validation else None,
         processing_class=policy.tokenizer,
         callbacks=[callback],

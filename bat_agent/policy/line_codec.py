@@ -1,6 +1,6 @@
 """The codec of policies whose tokenizer was trained on the spot: one special token per part.
 
-``<|stage:S3|><|brief|>text<|act|>`` then per turn ``<|py|>code<|end|>`` (or ``<|sh|>``, or
+``<|brief|>text<|stage:S3|><|act|>`` then per turn ``<|py|>code<|end|>`` (or ``<|sh|>``, or
 ``<|submit|>``) and ``<|obs|>text<|act|>``.
 """
 
@@ -60,10 +60,10 @@ class LineCodec:
         self.stop_ids: tuple[int, ...] = (ids["<|end|>"],)
 
     def prompt_ids(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> list[int]:
-        """``<|stage:..|><|brief|>text<|act|>``."""
+        """``<|brief|>text<|stage:..|><|act|>``."""
         stage = self._ids[STAGE_TOKENS[int(observation["stage"])]]
         text = self._plain(str(observation["text"]))
-        return [stage, self._ids["<|brief|>"], *text, self._ids["<|act|>"]]
+        return [self._ids["<|brief|>"], *text, stage, self._ids["<|act|>"]]
 
     def action_ids(self, call: Mapping[str, Any]) -> list[int]:
         """``<|py|>code<|end|>``, ``<|sh|>code<|end|>`` or ``<|submit|><|end|>``."""

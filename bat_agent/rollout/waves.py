@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -252,7 +252,10 @@ class _Runner:
 
     def _each(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         began = time.perf_counter()
-        out = list(self.executor.map(call, items))
+        futures = [self.executor.submit(call, item) for item in items]
+        # All of them end before one error is raised: nothing may still use an environment then.
+        wait(futures)
+        out = [future.result() for future in futures]
         self.stats.env_s += time.perf_counter() - began
         return out
 
