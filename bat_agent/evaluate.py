@@ -244,7 +244,7 @@ def _player(
 
         return play_agent, ""
     # Torch is loaded only where a policy plays.
-    import transformers
+    from transformers.utils import logging as transformers_logging
 
     from bat_agent.policy.checkpoint import load_policy
     from bat_agent.rollout.episodes import trajectory_kwargs
@@ -252,7 +252,7 @@ def _player(
 
     if source.checkpoint is None:
         raise ConfigError(f"Agent {source.name!r} has neither a constructor nor a checkpoint.")
-    transformers.utils.logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     policy = load_policy(source.checkpoint)
 
     def play_policy(
