@@ -425,11 +425,12 @@ _CHECKS: dict[str, Callable[[_Probe], tuple[bool, str]]] = {
 }
 
 
-def check_sandbox(backend: str) -> CheckReport:
+def check_sandbox(backend: str, **options: Any) -> CheckReport:
     """Run the self-check suite against a backend.
 
     Args:
         backend: A registered name.
+        options: Further keyword arguments of the backend.
 
     Returns:
         One row for each promise.
@@ -437,7 +438,7 @@ def check_sandbox(backend: str) -> CheckReport:
     Raises:
         SandboxError: If the backend cannot start here, or died during a check.
     """
-    sandbox = make_sandbox(backend, CHECK_LIMITS)
+    sandbox = make_sandbox(backend, CHECK_LIMITS, **options)
     rows = []
     try:
         sandbox.start()

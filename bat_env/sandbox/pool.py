@@ -7,6 +7,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from bat_env.errors import SandboxError
 
@@ -15,7 +16,7 @@ from .registry import make_sandbox, resolve_backend
 
 
 class SandboxPool:
-    """Keeps up to ``size`` started, empty sandboxes ready.
+    """Keeps ``size`` started sandboxes, ready or leased; missing ones start in the background.
 
     Leases are not limited in number: one beyond the ready ones is started on demand. Thread-safe;
     after a fork the child begins with an empty pool of its own.
@@ -23,10 +24,18 @@ class SandboxPool:
     Args:
         backend: ``"auto"`` or a registered name.
         limits: Limits of every sandbox.
-        size: Sandboxes to keep ready.
+        size: Sandboxes to keep: those on lease count, for they come back.
+        options: Further keyword arguments of the backend.
     """
 
-    def __init__(self, backend: str = "auto", limits: Limits | None = None, size: int = 1) -> None:
+    def __init__(
+        self,
+        backend: str = "auto",
+        limits: Limits | None = None,
+        size: int = 1,
+        **options: Any,
+    ) -> None:
+        self._options = options
         self.backend = resolve_backend(backend)
         self.limits = limits or Limits()
         self.size = size
@@ -51,8 +60,9 @@ class SandboxPool:
         """Start filling the pool in the background."""
         self._check()
         with self._changed:
-            missing = self.size - len(self._ready) - self._starting
-            self._starting += max(0, missing)
+            kept = len(self._ready) + self._starting + len(self._leased)
+            missing = max(0, self.size - kept)
+            self._starting += missing
         for _ in range(missing):
             threading.Thread(target=self._fill, name="bat-pool", daemon=True).start()
 
@@ -72,7 +82,7 @@ class SandboxPool:
             sandbox.close()
 
     def _make(self) -> Sandbox:
-        sandbox = make_sandbox(self.backend, self.limits)
+        sandbox = make_sandbox(self.backend, self.limits, **self._options)
         try:
             sandbox.start()
         except BaseException:
@@ -96,6 +106,7 @@ class SandboxPool:
                 continue
             with self._changed:
                 self._leased[id(sandbox)] = sandbox
+            self.warm()
             return sandbox
 
     def _pop(self) -> Sandbox | None:

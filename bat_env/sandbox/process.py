@@ -19,6 +19,9 @@ class ProcessSandbox(WorkerSandbox):
     output are limited by force; memory is limited per process and, like the number of processes,
     by sampling; the disk is not limited.
 
+    A cell can do whatever the host user can: as root, one ``kill -9 -1`` ends every process of the
+    machine. Never run hostile cells (red-team tests, untrained policies) here.
+
     Args:
         limits: Limits of the sandbox.
         preload: Modules that the zygote imports once.

@@ -230,7 +230,7 @@ def test_reaper_removes_what_a_dead_owner_left() -> None:
 
 
 def test_pool_hands_out_wiped_sandboxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = SandboxPool("process", Limits(memory_mb=300), size=1)
+    pool = SandboxPool("process", Limits(memory_mb=300), size=1, preload=LEAN)
     with pool.lease() as first:
         first.run(Cell("bash", "echo x > left"))
     with pool.lease() as second:
@@ -259,8 +259,8 @@ def test_shared_pool_is_one_per_configuration() -> None:
 
 _FORK = """
 import os, sys
-from bat_env.sandbox import Cell, make_sandbox, shared_pool
-pool = shared_pool("local")
+from bat_env.sandbox import Cell, SandboxPool
+pool = SandboxPool("local", preload=())
 with pool.lease() as box:
     assert box.run(Cell("python", "print(1)")).stdout == "1\\n"
     pid = os.fork()
@@ -298,7 +298,7 @@ import os, sys
 sys.path[:0] = sys.argv[1:]
 from bat_env.sandbox.check import check_sandbox
 assert os.getuid() != 0
-report = check_sandbox("local")
+report = check_sandbox("local", preload=("numpy",))
 print(report)
 sys.exit(not report.ok)
 """

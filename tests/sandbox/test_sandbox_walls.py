@@ -14,7 +14,7 @@ Run = Callable[..., CellResult]
 
 @pytest.mark.parametrize("backend", ["local", pytest.param("docker", marks=pytest.mark.docker)])
 def test_self_check_holds(backend: str) -> None:
-    report = check_sandbox(backend)
+    report = check_sandbox(backend, preload=("numpy",))
     assert report.ok, str(report)
     assert len(report.rows) >= 25
 
@@ -98,7 +98,7 @@ def test_sessions_do_not_see_each_other(walled: Sandbox, bash: Run) -> None:
     from bat_env.sandbox import make_sandbox
 
     bash(walled, "echo secret > /workspace/s; echo secret > /tmp/s; echo secret > /dev/shm/s")
-    other = make_sandbox(walled.backend, walled.limits)
+    other = make_sandbox(walled.backend, walled.limits, preload=())
     try:
         other.reset({})
         seen = bash(
