@@ -102,8 +102,8 @@ class TaskSpec(_Frozen):
     fiction: dict[Literal["train", "dev", "heldout"], list[dict[str, str]]] = Field(
         description="Fictional parameters per split; the lists must be disjoint."
     )
-    budgets: Budgets = Budgets()  # type: ignore[call-arg]
-    limits: Limits = Limits()  # type: ignore[call-arg]
+    budgets: Budgets = Budgets()
+    limits: Limits = Limits()
     floors: dict[str, float] = Field(
         default_factory=dict, description="Task score of each trivial output, measured; <= .10."
     )

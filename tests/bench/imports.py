@@ -40,5 +40,11 @@ def rows() -> list[Row]:
             "<= 1.5x",
             ratio <= 1.5,
         ),
-        Row("torch loaded by import bat_env", float(heavy == "True"), "", bound="0", holds=heavy == "False"),
+        Row(
+            "torch loaded by import bat_env",
+            float(heavy == "True"),
+            "",
+            bound="0",
+            holds=heavy == "False",
+        ),
     ]
