@@ -21,7 +21,7 @@ All but ``workspace`` are read-only for the agent."""
 
 Language: TypeAlias = Literal["python", "bash"]
 LimitName: TypeAlias = Literal["timeout", "memory", "pids", "disk", "output"]
-FileKind: TypeAlias = Literal["file", "dir", "symlink", "special"]
+FileKind: TypeAlias = Literal["file", "dir", "symlink", "special", "unread"]
 
 
 class Limits(BaseModel):
@@ -59,7 +59,8 @@ class FileEntry:
     """One path of the workspace as the supervisor saw it.
 
     Attributes:
-        kind: Links are never followed; devices, sockets and pipes are ``"special"``.
+        kind: Links are never followed; devices, sockets and pipes are ``"special"``;
+            what lies too deep or is too large to be hashed is ``"unread"``.
         size: Bytes for a regular file, else 0.
         sha256: Hex digest for a regular file, else ``""``.
     """

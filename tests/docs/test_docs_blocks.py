@@ -1,7 +1,7 @@
 """Every code block in README.md and docs/ runs, or is a command whose target exists.
 
-Python blocks run as written, each in a fresh interpreter. Of shell blocks, lines for the two command
-line programs run as written; ``make`` lines must name a real target; lines that set up a machine
+Python blocks run as written, each in a fresh interpreter. In shell blocks, lines for our two
+programs run as written; ``make`` lines must name a real target; lines that set up a machine
 (``git clone``, ``pip install``, ...) are recognised by their first word. Anything else fails.
 """
 

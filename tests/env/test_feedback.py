@@ -25,7 +25,9 @@ def test_clip_keeps_the_limit_and_counts_what_is_gone(text: str, limit: int, dro
 
 
 entries = st.builds(
-    FileEntry, st.sampled_from(["file", "dir", "symlink", "special"]), st.integers(0, 10**9)
+    FileEntry,
+    st.sampled_from(["file", "dir", "symlink", "special", "unread"]),
+    st.integers(0, 10**9),
 )
 trees = st.dictionaries(st.text(min_size=1, max_size=300), entries, max_size=40)
 deltas = st.builds(Delta, trees, trees, st.lists(st.text(max_size=80), max_size=20).map(tuple))

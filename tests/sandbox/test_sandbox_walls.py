@@ -65,7 +65,7 @@ def test_sparse_files_are_not_read(walled: Sandbox, bash: Run) -> None:
     seen = bash(walled, "for i in $(seq 40); do truncate -s 16M s$i; done; truncate -s 1T huge")
     assert seen.limit == "disk"
     kinds = [entry.kind for entry in walled.manifest().values()]
-    assert kinds.count("special") >= 39
+    assert kinds.count("unread") >= 39
     assert sum(map(len, walled.snapshot().values())) <= 16 << 20
 
 

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterator
 
 MAX_DEPTH = 64
-"""Folders deeper than this are listed but not entered (and count as special)."""
+"""Folders deeper than this are listed but not entered (and count as unread)."""
 
 _LIFT_DEPTH = 12
 
@@ -101,7 +101,7 @@ class Tree:
     Args:
         root: The workspace.
         max_bytes: Sum of file sizes that may be read. Only sparse files (or a missing disk limit)
-            get beyond; what does not fit counts as special and is never opened.
+            get beyond; what does not fit counts as unread and is never opened.
         max_entries: Paths that may be listed.
         outward: Translation of file contents, or None.
 
@@ -141,7 +141,7 @@ class Tree:
                 room -= info.st_size
                 if room < 0:
                     self.over = True
-                    entry = ("special", 0, "")
+                    entry = ("unread", 0, "")
                 else:
                     stamp = (info.st_mtime_ns, info.st_size, info.st_ino, info.st_ctime_ns)
                     known = self._cache.get(name)
@@ -149,7 +149,7 @@ class Tree:
                     cache[name] = (stamp, entry)
             elif stat.S_ISDIR(mode):
                 deep = name.count("/") >= MAX_DEPTH
-                entry = ("special" if deep else "dir", 0, "")
+                entry = ("unread" if deep else "dir", 0, "")
             else:
                 entry = ("symlink" if stat.S_ISLNK(mode) else "special", 0, "")
             entries[shown] = entry
