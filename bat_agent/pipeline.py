@@ -228,16 +228,16 @@ class Pipeline:
         preset, rounds = self.config.preset, self.config.rounds
         cells = 18 * self.config.bank.per_cell
         phases = [
-            Phase("bank", "Stage Bank", 0.5 * cells + 0.35 * self.config.bank.demos),
-            Phase("sft", "Supervised start", 0.35 * preset.sft.steps),
+            Phase("bank", "Stage Bank", 15.0 + 0.4 * cells + 0.2 * self.config.bank.demos),
+            Phase("sft", "Supervised start", 0.9 * preset.sft.steps),
         ]
         phases += [
-            Phase(f"round-{n}", f"Round {n} of {rounds}", 9.0 * preset.grpo.steps_per_round + 60.0)
+            Phase(f"round-{n}", f"Round {n} of {rounds}", 13.0 * preset.grpo.steps_per_round + 30.0)
             for n in range(1, rounds + 1)
         ]
         return [
             *phases,
-            Phase("final", "Final evaluation", 180.0),
+            Phase("final", "Final evaluation", 130.0),
             Phase("pictures", "Pictures", 8.0),
             Phase("report", "Report", 1.0),
         ]
