@@ -343,3 +343,23 @@ def test_bundle_loads_with_monai_and_is_what_the_card_says(task: Task, tmp_path:
 def test_readme_says_what_it_mirrors_and_what_it_is_not(task: Task) -> None:
     text = (task.folder / "README.md").read_text()
     assert task.spec.mirrors in text and "Not for clinical use" in text
+
+
+def test_training_is_deterministic(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    from bat_env.tasks import load_sibling
+
+    train = load_sibling(str(task.folder / "task.yaml"), "train")
+    monkeypatch.setattr(train, "INSTANCES", {"mini": 2})
+    monkeypatch.setattr(train, "STEPS", 10)
+    model = task.folder / "model" / task.spec.model.name
+    meta = json.loads((model / "configs" / "metadata.json").read_text())
+    assert train.FIRST_INDEX > 10_000, "episodes draw small training indices"
+    inputs, targets = train.dataset(task, meta)
+    assert inputs.shape[1:] == (1, *train.CANVAS) and targets.shape[1:] == train.CANVAS
+    assert set(targets.unique().tolist()) == set(range(len(meta["channels"])))
+    weights = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        weights.append(train.fit(meta, inputs, targets).state_dict())
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
