@@ -15,15 +15,13 @@ from typing import Any, Final
 from bat_agent import __version__
 from bat_agent.agents.base import AgentSource, load_agent
 from bat_agent.config import RunConfig
-from bat_agent.curriculum.gate import TrainingHealth
-from bat_agent.curriculum.rounds import RoundPlan, StateRow
-from bat_agent.evaluate import SPARE_SANDBOXES, evaluate, plan_targets, reset_spec
+from bat_agent.engine import BatEngine
+from bat_agent.evaluate import evaluate, plan_targets, reset_spec
 from bat_agent.evaluation import Evaluation
-from bat_agent.files import derived_seed, digest_of, locked, read_json, write_json
-from bat_agent.loop import Loop, LoopState, Trained
+from bat_agent.files import derived_seed, locked, read_json, write_json
+from bat_agent.loop import Loop, LoopState
 from bat_agent.progress import Advance, Phase, RunProgress
 from bat_agent.report.collect import RESULTS_SCHEMA
-from bat_agent.rollout import ResetSpec
 from bat_env.errors import ConfigError
 
 LABELS: Final[Mapping[str, str]] = {
@@ -51,139 +49,6 @@ class Results:
     differences: Mapping[str, Any]
     report: Path
     state: LoopState
-
-
-class BatEngine:
-    """The work behind the loop's phases: Stage Bank, GRPO, controller suite.
-
-    Args:
-        run: Folder of the run.
-        config: Its settings.
-    """
-
-    def __init__(self, run: Path, config: RunConfig) -> None:
-        self.run, self.config = run, config
-        self.advance: Advance = _silent
-
-    @property
-    def bank(self) -> Path:
-        """The run's Stage Bank."""
-        return self.run / "bank"
-
-    def preflight(self) -> Mapping[str, Any]:
-        """Scan the bank against every held-out suite."""
-        from bat_env.bank import Bank, preflight
-        from bat_env.tasks import suite_names
-
-        with Bank.open(self.bank) as bank:
-            report = preflight(bank, suite_names())
-        return {
-            "findings": len(report.findings),
-            "states": report.states,
-            "demonstrations": report.demonstrations,
-            "fingerprint": report.fingerprint,
-        }
-
-    def digest(self, checkpoint: Path) -> str:
-        """Digest of the weights."""
-        from bat_agent.policy.checkpoint import read_seal
-
-        return str(read_seal(checkpoint)["weights_digest"])
-
-    def evaluate(self, checkpoint: Path, label: str) -> Evaluation:
-        """Controller evaluation at the sampling temperature, on the controller's own instances."""
-        return evaluate(
-            AgentSource(label, checkpoint=checkpoint),
-            suite=self.config.controller.suite,
-            repeats=self.config.controller.repeats,
-            temperature=self.config.preset.rollout.temperature,
-            tier=self.config.bank.tier,
-            sandbox=self.config.backend,
-            workers=self.config.workers,
-            max_live=self.config.preset.rollout.max_live,
-            seed=derived_seed(self.config.seed, "controller"),
-            progress=lambda done, total: self.advance(done, total, "controller episodes"),
-        )
-
-    def states(self) -> list[StateRow]:
-        """Reset states of the bank."""
-        from bat_env.bank import Bank
-
-        settings = self.config.bank
-        with Bank.open(self.bank) as bank:
-            rows = bank.query(size=settings.size, tier=settings.tier)
-            return [
-                StateRow(s.state_id, s.workspace, s.track, s.focus.name, s.outcome) for s in rows
-            ]
-
-    def reward_version(self) -> str:
-        """Digest over the rubric contracts of all states."""
-        from bat_env.bank import Bank
-
-        with Bank.open(self.bank) as bank:
-            return digest_of(sorted({state.rubric_digest for state in bank.query()}))
-
-    def specs(self, plan: RoundPlan) -> list[list[ResetSpec]]:
-        """Groups of the plan, batch after batch."""
-        return [
-            [
-                ResetSpec(
-                    env_id="bat_env:AutoMed-Bank-v0",
-                    seed=derived_seed(self.config.seed, plan.round_id, draw.step, draw.slot),
-                    options={"state_id": draw.state.state_id},
-                    env_kwargs={
-                        "bank": str(self.bank.resolve()),
-                        "sandbox": self.config.backend,
-                        "tier": self.config.bank.tier,
-                        "pool_size": self.config.preset.rollout.max_live + SPARE_SANDBOXES,
-                    },
-                )
-                for draw in batch
-            ]
-            for batch in plan.batches()
-        ]
-
-    def train(self, start: Path, plan: RoundPlan, out: Path) -> Trained:
-        """GRPO on the plan's states."""
-        from bat_agent.grpo import health_of, train_grpo
-
-        def report(step: int, steps: int, metrics: Mapping[str, float]) -> None:
-            self.advance(step, steps, f"update {step}: reward {metrics.get('reward', 0.0):.2f}")
-
-        checkpoint = train_grpo(
-            start,
-            self.specs(plan),
-            out,
-            self.config.preset,
-            seed=derived_seed(self.config.seed, "round", plan.round_id),
-            progress=report,
-        )
-        health = health_of(out, plan.steps)
-        rollouts = len(plan.draws) * self.config.preset.grpo.rollouts_per_group
-        return Trained(
-            checkpoint,
-            tuple(health["reward"]),
-            TrainingHealth(
-                finite=bool(health["finite"]),
-                rollouts=rollouts,
-                aborted=round(health["aborted_share"] * rollouts),
-            ),
-        )
-
-    def divergence(self, candidate: Path, best: Path) -> float:
-        """KL over held-out prompts of the bank."""
-        from bat_agent.divergence import mean_token_kl
-
-        sft = self.config.preset.sft
-        return mean_token_kl(
-            candidate,
-            best,
-            self.bank,
-            max_tokens=sft.max_row_tokens,
-            share=sft.validation_share,
-            temperature=self.config.preset.rollout.temperature,
-            seed=self.config.seed,
-        )
 
 
 class Pipeline:
@@ -491,10 +356,6 @@ class Pipeline:
             "rounds": f"{self.config.rounds} run, promoted: "
             + (", ".join(map(str, state.promoted)) or "none"),
         }
-
-
-def _silent(done: float, total: float, note: str = "") -> None:
-    """Progress that nobody watches."""
 
 
 def representative(before: Evaluation, after: Evaluation) -> int:

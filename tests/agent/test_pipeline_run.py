@@ -17,8 +17,9 @@ import pytest
 from bat_agent.agents import load_agent
 from bat_agent.config import BankSettings, SuiteSettings
 from bat_agent.demo import demo_config, learn_row
+from bat_agent.engine import BatEngine
 from bat_agent.files import read_json
-from bat_agent.pipeline import BatEngine, Pipeline
+from bat_agent.pipeline import Pipeline
 from bat_agent.presets import load_preset
 from bat_agent.status import status
 
