@@ -38,9 +38,9 @@ DECISIONS = (
 
 IMPORTS = "import json, os, platform, runpy, shutil, sys, torch, monai, nibabel as nib, numpy as np"
 META = 'meta = json.load(open("/models/kidney_unet/configs/metadata.json"))'
-CARD = 'card = meta["preprocessing"]'
 SPEC = 'spec = json.load(open("/workspace/task/spec.json"))'
 CASES = 'cases = sorted(os.listdir("/data"))'
+IMAGES = 'images = [nib.load(f"/data/{case}/ct.nii.gz") for case in cases]'
 PREDICT = 'predict = runpy.run_path("pipeline/predict.py")["predict"]'
 
 FACTS = {
@@ -58,14 +58,14 @@ INTENSITY_FACT = {
     "stored": ("hu = [i.dataobj.get_unscaled() for i in images]",),
 }
 DECLARED = {
-    "card": ('facts["preprocessing"] = card',),
+    "card": ('facts["preprocessing"] = meta["preprocessing"]',),
     "habit": (
         'facts["preprocessing"] = dict(orientation="RAS", spacing_mm=[1.0] * 3, window_hu=[0, 1])',
     ),
 }
 PILOT_CHECK = {
-    "millilitres": ('check = dict(quantity="kidney_volume_ml", range=[60, 900])',),
-    "litres": ('check = dict(quantity="kidney_volume_ml", range=[0.06, 0.9])',),
+    "millilitres": ('facts["pilot_check"] = dict(quantity="kidney_volume_ml", range=[60, 900])',),
+    "litres": ('facts["pilot_check"] = dict(quantity="kidney_volume_ml", range=[0.06, 0.9])',),
 }
 CANDIDATES = {
     "compared": (
@@ -82,10 +82,10 @@ CANDIDATES = {
 }
 SETUP_CLAIMS = {
     "measured": (
-        "versions = dict(python=platform.python_version(), torch=torch.__version__)",
-        "versions.update(monai=monai.__version__, nibabel=nib.__version__)",
-        "scaled = [i.dataobj.slope != 1 or i.dataobj.inter != 0 for i in images]",
-        "inputs = dict(dtype=str(i.get_data_dtype()), ndim=i.ndim, scaled=any(scaled))",
+        "versions = {m.__name__: m.__version__ for m in (torch, monai, nib)}",
+        'versions["python"] = platform.python_version()',
+        "scaled = any(i.dataobj.slope != 1 or i.dataobj.inter != 0 for i in images)",
+        "inputs = dict(dtype=str(images[0].get_data_dtype()), ndim=images[0].ndim, scaled=scaled)",
     ),
     "memory": (
         'versions = dict(python="3.8", torch="1.13", monai="1.0", nibabel="4.0")',
@@ -93,18 +93,27 @@ SETUP_CLAIMS = {
     ),
 }
 CHECKPOINT = {
-    "strict": ('net.load_state_dict(torch.load(bundle + "models/model.pt")["model"])',),
-    "loose": ('net.load_state_dict(torch.load(bundle + "models/model.pt"), strict=False)',),
+    "strict": ('net.load_state_dict(torch.load("/models/kidney_unet/models/model.pt")["model"])',),
+    "loose": (
+        'net.load_state_dict(torch.load("/models/kidney_unet/models/model.pt"), strict=False)',
+    ),
 }
 MODE = {"eval": ("net.eval()",), "train": ()}
 INTENSITY = {
-    "scaled": ("    array = image.get_fdata(dtype=np.float32)",),
-    "stored": ("    array = image.dataobj.get_unscaled().astype(np.float32)",),
+    "scaled": ("    x = MetaTensor(image.get_fdata(dtype=np.float32)[None], affine=image.affine)",),
+    "stored": (
+        "    x = MetaTensor(np.float32(image.dataobj.get_unscaled())[None], affine=image.affine)",
+    ),
 }
-ORIENT = {"card": ('    x = Orientation(card["orientation"], labels=None)(x)',), "none": ()}
-RESAMPLE = {"card": ('    x = Spacing(card["spacing_mm"])(x)',), "none": ()}
+ORIENT = {
+    "card": ('    x = Orientation(meta["preprocessing"]["orientation"], labels=None)(x)',),
+    "none": (),
+}
+RESAMPLE = {"card": ('    x = Spacing(meta["preprocessing"]["spacing_mm"])(x)',), "none": ()}
 WINDOW = {
-    "card": ('    x = ScaleIntensityRange(*card["window_hu"], 0, 1, clip=True)(x)',),
+    "card": (
+        '    x = ScaleIntensityRange(*meta["preprocessing"]["window_hu"], 0, 1, clip=True)(x)',
+    ),
     "lung": ("    x = ScaleIntensityRange(-1000, 400, 0, 1, clip=True)(x)",),
     "minmax": ("    x = ScaleIntensityRange(x.min(), x.max(), 0, 1)(x)",),
 }
@@ -176,26 +185,21 @@ def plan(c: dict[str, str], tier: str) -> list[ScriptCell]:
     facts = (
         IMPORTS,
         META,
-        CARD,
         SPEC,
         CASES,
-        'images = [nib.load(f"/data/{case}/ct.nii.gz") for case in cases]',
+        IMAGES,
         *FACTS[c["facts"]],
         *INTENSITY_FACT[c["intensity_fact"]],
         'facts = dict(case_count=len(cases), orientations=axes, model=spec["model"]["name"])',
         'facts["spacing_mm"] = dict(min=zooms.min(0).tolist(), max=zooms.max(0).tolist())',
-        "low, high = min(v.min() for v in hu), max(v.max() for v in hu)",
-        'facts["intensity_hu"] = [float(low), float(high)]',
+        'facts["intensity_hu"] = [float(min(map(np.min, hu))), float(max(map(np.max, hu)))]',
         *DECLARED[c["declared"]],
         'facts["postprocessing"] = dict(restore_grid=True)',
-        'out = spec["output"]',
-        'facts["output"] = dict(path=out["path"], dtype="uint8", labels=out["labels"])',
+        'facts["output"] = dict(spec["output"], dtype="uint8")',
         *PILOT_CHECK[c["pilot_check"]],
-        'facts["pilot_check"] = check',
         'os.makedirs("plan", exist_ok=True)',
         *CANDIDATES[c["candidates"] if tier != "lite" else "one"],
-        'text = "Plan: run " + facts["model"] + " on every case. " + text',
-        'open("plan/plan.md", "w").write(text)',
+        'open("plan/plan.md", "w").write("Run " + facts["model"] + " on every case. " + text)',
         'json.dump(facts, open("plan/facts.json", "w"))',
     )
     return [_cell(S1, facts)]
@@ -203,7 +207,6 @@ def plan(c: dict[str, str], tier: str) -> list[ScriptCell]:
 
 def _network(c: dict[str, str]) -> tuple[str, ...]:
     return (
-        'bundle = "/models/kidney_unet/"',
         META,
         'net = UNet(**meta["network"])',
         *CHECKPOINT[c["checkpoint"]],
@@ -219,18 +222,15 @@ def setup(c: dict[str, str]) -> ScriptCell:
             IMPORTS,
             "from monai.networks.nets import UNet",
             *_network(c),
-            'i = net(torch.from_numpy(np.load(bundle + "probe.npy"))).detach()',
-            "probe = dict(mean=float(i.mean()), std=float(i.std()))",
-            "parameters = sum(p.numel() for p in net.parameters())",
+            'out = net(torch.from_numpy(np.load("/models/kidney_unet/probe.npy"))).detach()',
+            "probe = dict(mean=float(out.mean()), std=float(out.std()))",
+            'model = dict(name="kidney_unet", parameters=sum(p.numel() for p in net.parameters()))',
             CASES,
-            'images = [nib.load(f"/data/{case}/ct.nii.gz") for case in cases]',
-            "i = images[0]",
+            IMAGES,
             *SETUP_CLAIMS[c["setup_claims"]],
-            'model = dict(name="kidney_unet", parameters=parameters)',
             "setup = dict(versions=versions, inputs=inputs, model=model, probe=probe)",
             'os.makedirs("setup", exist_ok=True)',
             'json.dump(setup, open("setup/setup.json", "w"))',
-            "print(setup)",
         ),
     )
 
@@ -244,11 +244,9 @@ def pipeline(c: dict[str, str], stage: Stage = S2, first: Iterable[str] = ()) ->
         "from monai.transforms import DivisiblePad, Orientation, ScaleIntensityRange, Spacing",
         "from nibabel.processing import resample_from_to",
         *_network(c),
-        CARD,
         "def predict(source, target):",
         '    image = nib.load(source + "/ct.nii.gz")',
         *INTENSITY[c["intensity"]],
-        "    x = MetaTensor(array[None], affine=image.affine)",
         *ORIENT[c["orient"]],
         *RESAMPLE[c["resample"]],
         *WINDOW[c["window"]],
@@ -258,8 +256,7 @@ def pipeline(c: dict[str, str], stage: Stage = S2, first: Iterable[str] = ()) ->
         *RESTORE[c["restore"]],
         "    os.makedirs(target, exist_ok=True)",
         '    nib.save(out, target + "/dseg.nii.gz")',
-        'if __name__ == "__main__":',
-        "    predict(sys.argv[2], sys.argv[4])",
+        'if __name__ == "__main__": predict(sys.argv[2], sys.argv[4])',
     )
     return _cell(
         stage,
