@@ -16,10 +16,11 @@ from typing import Any, Final
 
 from bat_agent.policy.checkpoint import Policy, load_policy
 from bat_agent.policy.codec import Codec
+from bat_agent.policy.limits import TokenLimits
 from bat_agent.policy.sampling import ModelSampler, SampledTurn, Sampler, TurnRequest
 from bat_agent.presets import Preset, load_preset
 from bat_agent.rollout.episodes import EnvPool, ResetSpec
-from bat_agent.rollout.waves import RolloutRow, TokenLimits, WaveStats, run_rows
+from bat_agent.rollout.waves import RolloutRow, WaveStats, run_rows
 from bat_agent.training import (
     RunCallback,
     StepProgress,

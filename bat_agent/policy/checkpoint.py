@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bat_agent.policy.codec import Codec, make_codec
+from bat_agent.policy.limits import TokenLimits
 from bat_env.errors import CheckpointError
 
 SCHEMA_VERSION: Final = 1
@@ -45,10 +46,8 @@ class Policy:
         return str(self.meta["digest"])
 
     @property
-    def limits(self) -> Any:
+    def limits(self) -> TokenLimits:
         """Token budgets that the policy was trained with (:class:`TokenLimits`)."""
-        from bat_agent.rollout.waves import TokenLimits
-
         limits = self.meta["limits"]
         return TokenLimits(
             turn=limits["max_turn_tokens"],

@@ -17,7 +17,8 @@ from bat_agent.rollout.episodes import (
 )
 
 if TYPE_CHECKING:
-    from bat_agent.rollout.waves import RolloutRow, TokenLimits, WaveStats, run_policy, run_rows
+    from bat_agent.policy.limits import TokenLimits
+    from bat_agent.rollout.waves import RolloutRow, WaveStats, run_policy, run_rows
 
 __all__ = [
     "EnvPool",

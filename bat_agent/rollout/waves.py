@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bat_agent.policy.codec import Codec
+from bat_agent.policy.limits import TokenLimits
 from bat_agent.policy.sampling import SampledTurn, Sampler, TurnRequest
 from bat_agent.rollout.episodes import (
     ATTEMPTS,
@@ -31,21 +32,6 @@ from bat_agent.rollout.episodes import (
     trajectory_path,
 )
 from bat_env.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLimits:
-    """Token budgets of one row.
-
-    Attributes:
-        turn: Most tokens of one action; a longer one is cut and sent as malformed text.
-        completion: Most tokens after the prompt, observations included.
-        prompt: Most tokens of the prompt.
-    """
-
-    turn: int
-    completion: int
-    prompt: int
 
 
 @dataclass(slots=True)
