@@ -135,8 +135,8 @@ _TINY_CPU: Final = Preset(
         max_turn_tokens=96, max_completion_tokens=1536, max_prompt_tokens=1024, max_live=16
     ),
     sft=SftSettings(
-        learning_rate=3e-3,
-        steps=300,
+        learning_rate=7e-3,
+        steps=150,
         batch_rows=32,
         micro_batch_rows=8,
         max_row_tokens=2048,

@@ -18,6 +18,7 @@ import numpy as np
 
 from bat_agent.policy.checkpoint import is_whole, load_policy, save_checkpoint
 from bat_agent.policy.codec import Codec, make_codec
+from bat_agent.policy.tiny import Sample
 from bat_agent.presets import Preset, load_preset
 from bat_agent.training import (
     RunCallback,
@@ -111,14 +112,16 @@ def row_order(lengths: Sequence[int], batch: int, steps: int, seed: int) -> list
     return [row for one in batches for row in sorted(one, key=lambda r: (lengths[r], r))]
 
 
-def tokenizer_texts(demos: Iterable[Any], briefs: Iterable[str]) -> Iterable[str]:
+def tokenizer_samples(demos: Iterable[Any], states: Iterable[Any]) -> Iterable[Sample]:
     """Training-namespace texts that a tokenizer made on the spot should know."""
     for demo in demos:
+        instance = f"{demo.task}/{demo.size}/{demo.index}"
         for turn in demo.turns:
-            yield turn.observation
+            yield Sample(turn.observation, instance, written=False)
             if "code" in turn.action["arguments"]:
-                yield turn.action["arguments"]["code"] + "\n"
-    yield from briefs
+                yield Sample(turn.action["arguments"]["code"] + "\n", instance)
+    for state in states:
+        yield Sample(state.brief, f"{state.task}/{state.size}/{state.index}", written=False)
 
 
 def train_sft(
@@ -155,7 +158,7 @@ def train_sft(
 
     with Bank.open(bank_path) as bank:
         demos = list(bank.demonstrations(**(query or {})))
-        briefs = [state.brief for state in bank.query()]
+        states = bank.query()
         data_digest = bank.demonstrations_digest()
     if not demos:
         raise BankError(
@@ -176,7 +179,7 @@ def train_sft(
     done = finished(out)
     if done is not None:
         return done
-    base = _base(out, preset, seed, lambda: tokenizer_texts(demos, briefs))
+    base = _base(out, preset, seed, lambda: tokenizer_samples(demos, states))
     return _train(out, base, demos, preset, seed, progress)
 
 

@@ -7,8 +7,9 @@ is tiny.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,23 +36,45 @@ class TinyModelConfig(BaseModel):
     vocab_lines: int = Field(1200, ge=0, description="Whole lines that are one token, at most.")
     vocab_pieces: int = Field(500, ge=0, description="Sub-line pieces, at most.")
     min_line_count: int = Field(3, ge=1, description="A line must occur this often to be a token.")
+    shared_share: float = Field(
+        0.5, ge=0, le=1, description="Share of instances that must hold a text which is only read."
+    )
 
 
-def train_tokenizer(texts: Iterable[str], config: TinyModelConfig | None = None) -> Any:
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A text of the tokenizer's corpus.
+
+    Attributes:
+        text: The text.
+        instance: Names the task instance that it is about.
+        written: Whether the policy writes it (a code cell) rather than reads it.
+    """
+
+    text: str
+    instance: str = ""
+    written: bool = True
+
+
+def train_tokenizer(samples: Iterable[Sample | str], config: TinyModelConfig | None = None) -> Any:
     """Train a lossless line tokenizer.
 
     Text is split at newlines only. A line that recurs becomes one token; other lines are spelled in
     byte-pair pieces learned from what the whole lines leave over, and finally in single bytes. The
     segmentation with the fewest tokens wins, so a known line is always one token.
 
+    What is only read becomes a token if most instances share it: names and numbers of single
+    instances are spelled out in training just as they are on instances never seen.
+
     Args:
-        texts: Training-namespace texts: code cells, briefs, observations.
+        samples: Training-namespace texts: code cells, briefs, observations. A plain string is a
+            written text.
         config: Vocabulary sizes.
 
     Returns:
         A ``PreTrainedTokenizerFast`` holding the special tokens of the line codec.
     """
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     config = config or TinyModelConfig()
@@ -61,39 +84,14 @@ def train_tokenizer(texts: Iterable[str], config: TinyModelConfig | None = None)
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text.splitlines(keepends=True))
-    lines = Counter({line: n for line, n in counts.items() if line.endswith("\n")})
-    # Ties broken by the text itself: the vocabulary must not depend on the order of the corpus.
-    ranked = sorted(lines.items(), key=lambda item: (-item[1], item[0]))
-    whole = [line for line, n in ranked if n >= config.min_line_count][: config.vocab_lines]
-    known = set(whole)
-    rest = [
-        line for line, n in sorted(counts.items()) if line not in known for _ in range(min(n, 8))
-    ]
 
+    def as_bytes(text: str) -> str:
+        return "".join(token for token, _ in split.pre_tokenize_str(text))
+
+    corpus = [Sample(s) if isinstance(s, str) else s for s in samples]
+    whole = _whole_lines(corpus, config)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(r"\d+|[^\W\d]+|[^\w\n]+|\n"), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    trainer = trainers.BpeTrainer(
-        vocab_size=len(alphabet) + config.vocab_pieces,
-        initial_alphabet=alphabet,
-        min_frequency=2,
-        show_progress=False,
-        limit_alphabet=len(alphabet),
-    )
-    bpe.train_from_iterator(rest, trainer)
-    pieces = sorted(p for p in bpe.get_vocab() if len(p) > 1)
-
-    def as_bytes(line: str) -> str:
-        return "".join(token for token, _ in split.pre_tokenize_str(line))
-
+    pieces = [as_bytes(piece) for piece in _pieces(corpus, set(whole), alphabet, config)]
     # Scores make every further token costly, so the fewest tokens win.
     vocabulary = dict.fromkeys(pieces, -10.0) | {as_bytes(line): -9.0 for line in whole}
     vocabulary |= dict.fromkeys(alphabet, -12.0)
@@ -110,6 +108,62 @@ def train_tokenizer(texts: Iterable[str], config: TinyModelConfig | None = None)
         clean_up_tokenization_spaces=False,
         model_max_length=config.context_tokens,
     )
+
+
+def _whole_lines(corpus: Sequence[Sample], config: TinyModelConfig) -> list[str]:
+    """Lines that become one token, the most frequent first."""
+    written: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    instances: defaultdict[str, set[str]] = defaultdict(set)
+    for sample in corpus:
+        lines = [line for line in sample.text.splitlines(keepends=True) if line.endswith("\n")]
+        counts.update(lines)
+        if sample.written:
+            written.update(lines)
+        for line in lines:
+            instances[line].add(sample.instance)
+    most = config.shared_share * len({s.instance for s in corpus})
+    wanted = [
+        line
+        for line, n in counts.items()
+        if written[line] >= config.min_line_count
+        or (n >= config.min_line_count and len(instances[line]) >= most)
+    ]
+    # Ties broken by the text itself: the vocabulary must not depend on the order of the corpus.
+    return sorted(wanted, key=lambda line: (-counts[line], line))[: config.vocab_lines]
+
+
+def _pieces(
+    corpus: Sequence[Sample], whole: set[str], alphabet: list[str], config: TinyModelConfig
+) -> list[str]:
+    """Parts of words, for the lines that are no token, that most instances share."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    rest: defaultdict[str, set[str]] = defaultdict(set)
+    for sample in corpus:
+        for line in sample.text.splitlines(keepends=True):
+            if line not in whole:
+                rest[sample.instance].add(line)
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\d|[^\W\d]+|[^\w\n]+|\n"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(alphabet) + config.vocab_pieces,
+        initial_alphabet=alphabet,
+        min_frequency=2,
+        show_progress=False,
+        limit_alphabet=len(alphabet),
+    )
+    bpe.train_from_iterator([line for name in sorted(rest) for line in sorted(rest[name])], trainer)
+    texts = ["".join(sorted(lines)) for lines in rest.values()]
+    most = config.shared_share * len(texts)
+    found = [decoder.decode([token]) for token in sorted(bpe.get_vocab()) if len(token) > 1]
+    return [p for p in found if "\ufffd" not in p and sum(p in text for text in texts) >= most]
 
 
 def build_model(tokenizer: Any, config: TinyModelConfig | None = None, *, seed: int = 0) -> Any:

@@ -150,3 +150,21 @@ def test_wrong_names_and_tokenizers_are_refused() -> None:
         LineCodec(chatml_tokenizer())
     with pytest.raises(ConfigError, match="ChatML"):
         make_codec("hermes", codec("line").tokenizer)
+
+
+def test_names_of_single_instances_are_spelled_out() -> None:
+    """Names of the training namespace must not be easier to read than names never seen."""
+    from bat_agent.policy.tiny import Sample
+
+    briefs = [
+        Sample(f"Cases:\n- {name}-1\nGo on.\n", name, written=False)
+        for name in ("KLMN", "OPQR", "STUV", "WXYZ")
+        for _ in range(9)
+    ]
+    tokenizer = train_tokenizer([*briefs, *(Sample("run('KLMN')\n", "KLMN") for _ in range(5))])
+
+    def count(text: str) -> int:
+        return len(tokenizer.encode(text, add_special_tokens=False))
+
+    assert count("Cases:\n") == count("Go on.\n") == count("run('KLMN')\n") == 1
+    assert count("- KLMN-1\n") == count("- ABCD-1\n") > 3
