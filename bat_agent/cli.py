@@ -235,6 +235,8 @@ def _train(out: Path, config: Any, quiet: bool) -> None:
             "" if greedy is None else _with_bounds(greedy.summary(), "overall"),
         )
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=110)  # a log file has no width to fit into
     console.print(table)
     for which, interval in results.differences.items():
         if interval is not None:
