@@ -80,7 +80,7 @@ def episode_rows() -> list[Row]:
 def training_rows() -> list[Row]:
     """Wall time of a policy's rollout waves against their CPU time spread over all cores."""
     bank = _bank()
-    checkpoint = RUN / "sft"
+    checkpoint = RUN / "sft" / "final"
     if bank is None or not checkpoint.is_dir():
         return []
     from bat_agent.policy import load_policy
