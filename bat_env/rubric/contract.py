@@ -13,6 +13,7 @@ import inspect
 import json
 import math
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -52,9 +53,19 @@ TRACK_ITEMS: Final[Mapping[str, Callable[[TaskSpec, TierSpec, bool], tuple[Item,
 """Track -> items of its contract."""
 
 
-@functools.cache
+# CPython 3.11 keeps the depth of a syntax tree per interpreter: two threads that convert trees at
+# once make each other fail ("AST constructor recursion depth mismatch").
+_TREES = threading.Lock()
+
+
 def _code_digest(module: ModuleType) -> str:
     """Digest of a module's code without comments, docstrings and layout."""
+    with _TREES:
+        return _locked_code_digest(module)
+
+
+@functools.cache
+def _locked_code_digest(module: ModuleType) -> str:
     tree = ast.parse(inspect.getsource(module))
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
