@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
+# A collection inside the conversion of a tree hands the interpreter to another thread.
 CODE = """
-import sys
+import gc, time
 from concurrent.futures import ThreadPoolExecutor
-sys.setswitchinterval(1e-6)
 from bat_env.rubric import compile_contract
 from bat_env.stages import Stage
 from bat_env.tasks import load_task
 spec = load_task("seg/kidney_tumor").spec
+gc.callbacks.append(lambda *_: time.sleep(1e-4))
+gc.set_threshold(50)
 with ThreadPoolExecutor(16) as pool:
     jobs = [
         pool.submit(compile_contract, spec, tier=tier, focus=focus)
