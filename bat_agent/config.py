@@ -25,7 +25,7 @@ class BankSettings(_Config):
     tasks: tuple[str, ...] | None = Field(None, description="Task ids; every task found if None.")
     size: Literal["mini", "full"] = "mini"
     tier: str = "lite"
-    per_cell: int = Field(12, ge=1, description="States of each focus and outcome.")
+    per_cell: int = Field(10, ge=1, description="States of each focus and outcome.")
     demos: int = Field(240, ge=1, description="Demonstrations of each task.")
     p_good: float = Field(0.5, ge=0, le=1, description="Share of good options in demonstrations.")
     e2e_share: float = Field(0.25, ge=0, le=1, description="Demonstrations of the whole workflow.")

@@ -143,7 +143,7 @@ _TINY_CPU: Final = Preset(
         save_every_steps=100,
     ),
     grpo=GrpoSettings(
-        learning_rate=6e-4, micro_batch_rows=16, save_every_steps=5, steps_per_round=40
+        learning_rate=4e-4, micro_batch_rows=16, save_every_steps=5, steps_per_round=40
     ),
     system=SystemSettings(use_cpu=True, torch_threads=1, gradient_checkpointing=False),
 )

@@ -135,7 +135,7 @@ RESTORE = {
         "    out = nib.Nifti1Image(np.asarray(out.dataobj), np.eye(4))",
     ),
 }
-PILOT_CASES = {"one": ("for case in cases[:1]:",), "two": ("for case in cases[:2]:",)}
+PILOT_CASES = {"one": ("pilots = cases[:1]",), "two": ("pilots = cases[:2]",)}
 PILOT_RECORD = {
     "measured": (
         "y = np.asarray(image.dataobj)",
@@ -277,9 +277,11 @@ def validate(c: dict[str, str]) -> ScriptCell:
         S3,
         (
             IMPORTS,
+            'os.makedirs("validation", exist_ok=True)',
             PREDICT,
             CASES,
             *PILOT_CASES[c["pilot_cases"]],
+            "for case in pilots:",
             '    predict(f"/data/{case}", f"validation/pilot/{case}")',
             'image = nib.load(f"validation/pilot/{case}/dseg.nii.gz")',
             *PILOT_RECORD[c["pilot_record"]],
@@ -291,7 +293,8 @@ def validate(c: dict[str, str]) -> ScriptCell:
 
 def batch(c: dict[str, str], stage: Stage = S4) -> ScriptCell:
     """S4: predict the cases."""
-    return _cell(stage, (IMPORTS, PREDICT, CASES, *BATCH[c["batch"]]))
+    outputs = 'os.makedirs("outputs", exist_ok=True)'
+    return _cell(stage, (IMPORTS, outputs, PREDICT, CASES, *BATCH[c["batch"]]))
 
 
 def submit(c: dict[str, str]) -> ScriptCell:
