@@ -115,14 +115,17 @@ def eval_command(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the run.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
-    rounds: Annotated[int, typer.Option(help="BiCuRL rounds.")] = 2,
+    rounds: Annotated[
+        int | None, typer.Option(help="BiCuRL rounds; default: what fits in 20 minutes.")
+    ] = None,
     backend: Backend = "auto",
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
     """Train an agent, score it before and after, write the report. Safe to interrupt and rerun."""
-    from bat_agent.demo import demo_config
+    from bat_agent.demo import ROUNDS, demo_config
 
-    _train(out, demo_config(seed=seed, rounds=rounds, backend=backend), quiet)
+    number = ROUNDS if rounds is None else rounds
+    _train(out, demo_config(seed=seed, rounds=number, backend=backend), quiet)
 
 
 @app.command()
