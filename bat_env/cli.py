@@ -14,7 +14,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from bat_env import __version__
-from bat_env.errors import BatError
+from bat_env.errors import BatError, SandboxUnavailableError
 
 app = typer.Typer(
     name="bat-env",
@@ -240,8 +240,19 @@ def _docker_row() -> dict[str, Any]:
         if image_exists():
             return _row("image", True, default_tag())
         return _row("image", False, "not built", "bat-env image build")
+    except SandboxUnavailableError:
+        return _row("image", False, "optional; no Docker daemon answers")
     except BatError as error:
-        return _row("image", False, str(error), "install Docker (optional) and start its daemon")
+        return _row("image", False, str(error), "bat-env image build")
+
+
+def _docker_missing(error: SandboxUnavailableError) -> str:
+    """One short sentence: which part of Docker is missing and how to get it."""
+    if isinstance(error.__cause__, ImportError):
+        return "pip install docker"
+    if "image" in str(error).partition(".")[0]:
+        return "image not built: bat-env image build"
+    return "start a Docker daemon, then: bat-env image build"
 
 
 def _sandbox_row(backend: str, advice: str) -> dict[str, Any]:
@@ -257,6 +268,8 @@ def _sandbox_row(backend: str, advice: str) -> dict[str, Any]:
         finally:
             sandbox.close()
     except BatError as error:
+        if backend == "docker" and isinstance(error, SandboxUnavailableError):
+            return _row("sandbox docker", False, f"optional; {_docker_missing(error)}")
         return _row(f"sandbox {backend}", False, str(error), advice)
     ok = result.ok and result.stdout.strip() == "42"
     return _row(f"sandbox {backend}", ok, "runs cells" if ok else result.stderr[-200:])

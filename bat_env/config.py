@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from pydantic import ValidationError
 
 from bat_env.errors import ConfigError, unknown_name
-from bat_env.sandbox import backend_names
+from bat_env.sandbox import backend_name
 from bat_env.sandbox.base import Limits, Sandbox
 from bat_env.stages import OUTCOMES, Stage
 from bat_env.tasks import Task, load_task, task_ids
@@ -31,6 +31,8 @@ DEFAULT_TASKS: Final[Mapping[str, str]] = {"seg": "seg/kidney_tumor"}
 """Lite task of a track; a track without an entry uses the first of its tasks by name."""
 
 MAX_INDEX: Final = 2**31
+
+_BANK_METHODS: Final = ("get", "workspace", "sample", "close")
 
 Distribution: TypeAlias = Literal["uniform"] | Mapping[str, float]
 
@@ -106,7 +108,6 @@ def make_config(
         one_of("size", size, SIZES)
     one_of("on_sandbox_error", on_sandbox_error, ON_SANDBOX_ERROR)
     focus = None if stage is None else Stage.parse(stage)
-    check_backend(sandbox)
     if data is not None:
         raise ConfigError(
             f"data must be None: no task of this version reads a staged data set, got {data!r}. "
@@ -128,8 +129,8 @@ def make_config(
         split=split,
         size=size,
         stage=focus,
-        sandbox=sandbox,
-        bank=bank,
+        sandbox=check_backend(sandbox),
+        bank=check_bank(bank),
         distribution=check_distribution(distribution),
         limits=check_limits(limits),
         on_sandbox_error=on_sandbox_error,
@@ -165,15 +166,45 @@ def choose_task(track: str | None, task: str | None) -> Task | None:
     )
 
 
-def check_backend(sandbox: object) -> None:
-    """Refuse anything that is neither a backend name nor a sandbox."""
+def check_backend(sandbox: object) -> str | Sandbox:
+    """A sandbox, or a backend name as it is registered; upper and lower case count the same.
+
+    Raises:
+        ConfigError: If it is neither.
+    """
     if isinstance(sandbox, str):
-        one_of("sandbox backend", sandbox, ("auto", *backend_names()))
-    elif not isinstance(sandbox, Sandbox):
+        return backend_name(sandbox)
+    if not isinstance(sandbox, Sandbox):
         raise ConfigError(
             "sandbox must be a backend name or an object with the Sandbox methods, got "
             f"{type(sandbox).__name__}."
         )
+    return sandbox
+
+
+def check_bank(bank: object) -> str | Path | StateSource | None:
+    """The folder of a Stage Bank that is there, an open bank, or ``None``.
+
+    The default folder may be absent: only resets that draw from it need it.
+
+    Raises:
+        ConfigError: If it is neither, or no such folder exists.
+    """
+    if bank is None:
+        return None
+    if isinstance(bank, str | Path):
+        if not Path(bank).is_dir():
+            raise ConfigError(
+                f"bank must be the folder of a Stage Bank, but there is no folder {str(bank)!r}. "
+                "Make one with `bat-env bank build`, or leave bank out for the default folder."
+            )
+        return bank
+    if not all(callable(getattr(bank, name, None)) for name in _BANK_METHODS):
+        raise ConfigError(
+            f"bank must be a folder path or an open Bank, got {bank!r}. Make one with "
+            "`bat-env bank build`, or leave bank out for the default folder."
+        )
+    return cast("StateSource", bank)
 
 
 def check_limits(limits: Limits | Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import time
@@ -50,6 +51,23 @@ _WARNINGS: Final = 1
 def shared_verifier(pool: SandboxPool) -> Verifier:
     """The verifier of a pool; it remembers what it graded of bank states."""
     return Verifier(pool, shared_grader())
+
+
+def _contract_of(start: Start) -> RubricContract:
+    """The rubric of a start.
+
+    Raises:
+        BankError: If its bank state was admitted under another one.
+    """
+    contract = compile_contract(
+        start.task.spec, tier=start.tier, focus=start.focus, outcome=start.outcome
+    )
+    if start.state is not None and start.state.rubric_digest not in ("", contract.digest):
+        raise BankError(
+            f"State {start.state_id} was admitted under another rubric contract. Run "
+            "`bat-env bank build`."
+        )
+    return contract
 
 
 class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
@@ -208,27 +226,27 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             The brief as observation, and ``info``.
 
         Raises:
-            ConfigError: On an unknown option or value.
+            ConfigError: On an unknown option or value. Like a BankError it leaves a running
+                episode, and the environment's generator, as they were.
             BankError: If the bank has no such state.
             SandboxError: If no sandbox could be made ready.
         """
         chosen = make_options(options)
-        super().reset(seed=seed)
+        before = copy.deepcopy(self._np_random), self._np_random_seed
+        try:
+            super().reset(seed=seed)
+            episode_seed = int(self.np_random.integers(2**63))
+            start = self._starter.draw(chosen, self.np_random)
+            spec = start.task.spec
+            contract = _contract_of(start)
+            files = start.files()
+        except BaseException:
+            self._np_random, self._np_random_seed = before
+            raise
         self._abandon()
         self._episode = self._start = None
-        episode_seed = int(self.np_random.integers(2**63))
-        start = self._starter.draw(chosen, self.np_random)
-        spec = start.task.spec
-        manifest = self._bench.begin(self._config.limits_of(start.task), start.files())
-        self._start = start
-        self._contract = compile_contract(
-            spec, tier=start.tier, focus=start.focus, outcome=start.outcome
-        )
-        if start.state is not None and start.state.rubric_digest not in ("", self._contract.digest):
-            raise BankError(
-                f"State {start.state_id} was admitted under another rubric contract. Run "
-                "`bat-env bank build`."
-            )
+        manifest = self._bench.begin(self._config.limits_of(start.task), files)
+        self._start, self._contract = start, contract
         self._episode = Episode(
             task=spec.id,
             tier=start.tier,
@@ -246,7 +264,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         self._digests = {
             "instance_digest": start.instance.digest,
             "workspace_digest": manifest_digest(manifest),
-            "rubric_digest": self._contract.digest,
+            "rubric_digest": contract.digest,
         }
         self._rubric, self._score = None, 0.0
         observation = self._observe(start.brief())

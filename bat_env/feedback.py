@@ -101,10 +101,14 @@ def _implied(path: str, entry: FileEntry, created: Mapping[str, FileEntry]) -> b
 
 def budget_text(turns_left: int, calls_left: int) -> str:
     """The budget line that ends every observation."""
-    line = f"left: {turns_left} turns, {calls_left} calls"
+    line = f"left: {_count(turns_left, 'turn')}, {_count(calls_left, 'call')}"
     if calls_left <= 0 < turns_left:
         line += "; only submit_results remains"
     return line
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def cell_text(

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
+import socket
 import subprocess
 import sys
 import tarfile
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_BASE: Final = "python:3.11-slim"
 """Used when it is here or can be pulled; else a base is made from this machine's packages."""
 
+_DEFAULT_HOST: Final = "unix:///var/run/docker.sock"
 DIGEST_LABEL: Final = "automed-bat.digest"
 _INPUTS: Final = ("Dockerfile", "requirements.txt", "bootstrap_base.py")
 _ARCHITECTURES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -89,20 +92,55 @@ def docker_client(timeout_s: int = 60) -> Iterator[_Client]:
     Raises:
         SandboxUnavailableError: If no daemon answers.
     """
-    import docker
-    from docker.errors import DockerException
-
-    try:
-        client = docker.from_env(timeout=timeout_s)
-    except DockerException as error:
-        raise SandboxUnavailableError(
-            f"Expected a running Docker daemon, but none answers ({error}). Install Docker "
-            "(Debian: docker.io) and start dockerd, or use the sandbox 'local'."
-        ) from error
+    client = connect(timeout_s)
     try:
         yield client
     finally:
         client.close()
+
+
+def connect(timeout_s: float) -> _Client:
+    """As :func:`docker_client`; the caller closes it.
+
+    Raises:
+        SandboxUnavailableError: If no daemon answers, or the docker library is missing.
+    """
+    try:
+        import docker
+    except ImportError as error:
+        raise SandboxUnavailableError(
+            "The docker sandbox needs the Python package 'docker': pip install docker."
+        ) from error
+    host = os.environ.get("DOCKER_HOST", "") or _DEFAULT_HOST
+    try:
+        _knock(host, timeout_s)
+        return docker.from_env(timeout=timeout_s)
+    except (OSError, docker.errors.DockerException) as error:
+        reason = _reason(error)
+        raise SandboxUnavailableError(
+            f"No Docker daemon answers at {host}{f' ({reason})' if reason else ''}. Install Docker "
+            "(Debian: docker.io), start its daemon, and make sure that this user may reach it "
+            "(DOCKER_HOST), or use the sandbox 'local'."
+        ) from error
+
+
+def _knock(host: str, timeout_s: float) -> None:
+    """Connect to a daemon's socket file once; the docker library leaks a socket if it cannot."""
+    scheme, _, path = host.partition("://")
+    if scheme == "unix" and path:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(timeout_s)
+            probe.connect(path if path.startswith("/") else f"/{path}")
+
+
+def _reason(error: BaseException) -> str:
+    """What the operating system said, without the library's wrapping."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return str(cause.strerror)
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 def image_exists(tag: str | None = None) -> bool:

@@ -232,7 +232,8 @@ def _kind(value: object) -> str:
     for kind, name in _JSON_KINDS:
         if issubclass(type(value), kind):
             return name
-    return f"a {type(value).__name__}"[:80]
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in tuple('aeio') else 'a'} {name}"[:80]
 
 
 def _show(value: object) -> str:

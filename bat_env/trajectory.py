@@ -316,10 +316,28 @@ def write_json(path: Path, document: Any) -> None:
 def check_directory(path: str | Path) -> Path:
     """The folder of trajectories, checked before any work starts.
 
+    It is made, and a file is written into it and removed: an episode's record must not be lost at
+    its end.
+
     Raises:
-        ConfigError: If it is a file.
+        ConfigError: If it is no path, is a file, or cannot be made or written.
     """
-    directory = Path(path).expanduser()
-    if directory.exists() and not directory.is_dir():
-        raise ConfigError(f"trajectory_dir must be a folder, but {directory} is a file.")
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(
+            f"trajectory_dir must be a folder path or None, got {path!r}. Leave it out to write "
+            "no trajectories."
+        )
+    try:
+        directory = Path(path).expanduser()
+        if directory.exists() and not directory.is_dir():
+            raise ConfigError(f"trajectory_dir must be a folder, but {directory} is a file.")
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"trajectory_dir must be a folder that can be written, got {path!r}: {reason}. Name "
+            "another folder."
+        ) from error
     return directory

@@ -11,7 +11,7 @@ import gymnasium as gym
 
 from bat_env.spaces import Unicode
 from bat_env.tools import execute_call, submit_call
-from bat_env.trajectory import Recorder
+from bat_env.trajectory import Recorder, check_directory
 
 Observation = dict[str, Any]
 StepResult = tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]
@@ -88,7 +88,7 @@ class RecordTrajectory(
     ) -> None:
         gym.utils.RecordConstructorArgs.__init__(self, directory=str(directory), agent=agent)
         gym.Wrapper.__init__(self, env)
-        self.recorder = Recorder(directory, agent)
+        self.recorder = Recorder(check_directory(directory), agent)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -14,7 +14,7 @@ from .base import (
     Sandbox,
 )
 from .pool import SandboxPool, shared_pool
-from .registry import backend_names, make_sandbox, resolve_backend
+from .registry import backend_name, backend_names, make_sandbox, resolve_backend
 
 __all__ = [
     "MOUNTS",
@@ -27,6 +27,7 @@ __all__ = [
     "Manifest",
     "Sandbox",
     "SandboxPool",
+    "backend_name",
     "backend_names",
     "make_sandbox",
     "resolve_backend",

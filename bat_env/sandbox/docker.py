@@ -54,19 +54,9 @@ def connect(timeout_s: float = 60.0) -> Any:
     Raises:
         SandboxUnavailableError: If none answers.
     """
-    try:
-        import docker
-    except ImportError as error:
-        raise SandboxUnavailableError(
-            "The docker sandbox needs the Python package 'docker': pip install docker."
-        ) from error
-    try:
-        return docker.from_env(timeout=timeout_s)
-    except docker.errors.DockerException as error:
-        raise SandboxUnavailableError(
-            f"No Docker daemon answers ({error}). Install Docker, start its daemon, and make sure "
-            "that this user may reach it (DOCKER_HOST)."
-        ) from error
+    from bat_env import image
+
+    return image.connect(timeout_s)
 
 
 def container_options(limits: Limits, image: str) -> dict[str, Any]:

@@ -66,6 +66,7 @@ class _Pipes:
             cwd="/",
             env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
         )
+        self._reading = threading.Lock()
         self._said: collections.deque[bytes] = collections.deque(maxlen=32)
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -73,12 +74,14 @@ class _Pipes:
 
     def _listen(self) -> None:
         assert self._process.stderr is not None
-        for line in self._process.stderr:
-            self._said.append(line[:500])
+        with self._process.stderr as stderr, contextlib.suppress(OSError, ValueError):
+            for line in stderr:
+                self._said.append(line[:500])
 
     def read(self) -> bytes:
         assert self._process.stdout is not None
-        return os.read(self._process.stdout.fileno(), 1 << 20)
+        with self._reading:
+            return os.read(self._process.stdout.fileno(), 1 << 20)
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None
@@ -95,6 +98,14 @@ class _Pipes:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        # A descriptor is closed only while nobody reads from it: its number may be given out anew.
+        self._listener.join(1.0)
+        if self._reading.acquire(timeout=1.0):
+            try:
+                if self._process.stdout is not None:
+                    self._process.stdout.close()
+            finally:
+                self._reading.release()
 
     def abandon(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):

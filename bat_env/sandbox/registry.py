@@ -35,6 +35,21 @@ def backend_names() -> list[str]:
     return sorted(_points())
 
 
+def backend_name(name: str) -> str:
+    """``name`` as it is registered, or ``"auto"``; upper and lower case count the same.
+
+    Raises:
+        UnknownNameError: If the name is not registered.
+    """
+    known = ["auto", *backend_names()]
+    if name in known:
+        return name
+    for other in known:
+        if other.casefold() == name.casefold():
+            return other
+    raise unknown_name("sandbox backend", name, known, f"Plug-ins: entry-point group {GROUP!r}.")
+
+
 def load_backend(name: str) -> Callable[..., Sandbox]:
     """The factory behind a backend name.
 
@@ -75,8 +90,9 @@ def resolve_backend(name: str = "auto") -> str:
         UnknownNameError: If the name is not registered.
         SandboxUnavailableError: If ``auto`` finds nothing; names what to install.
     """
+    name = backend_name(name)
     if name == "auto":
-        name = os.environ.get("BAT_SANDBOX", "") or "auto"
+        name = backend_name(os.environ.get("BAT_SANDBOX", "") or "auto")
     if name != "auto":
         load_backend(name)
         return name

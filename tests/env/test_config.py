@@ -11,8 +11,10 @@ import gymnasium as gym
 import pytest
 
 import bat_env
+from bat_env.config import check_backend
 from bat_env.env import AutoMedEnv
 from bat_env.errors import BankError, ConfigError, UnknownNameError
+from bat_env.sandbox import resolve_backend
 
 
 def test_import_is_light() -> None:
@@ -74,6 +76,11 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"pool_size": 0}, ConfigError, "pool_size"),
     ({"judge": "gpt"}, ConfigError, "judge must be None"),
     ({"data": "/data"}, ConfigError, "data must be None"),
+    ({"bank": 3}, ConfigError, "bank must be a folder path or an open Bank, got 3"),
+    ({"bank": "/nonexistent"}, ConfigError, "'/nonexistent'.*bat-env bank build"),
+    ({"trajectory_dir": 4}, ConfigError, "trajectory_dir must be a folder path or None, got 4"),
+    ({"trajectory_dir": "/proc/x"}, ConfigError, "can be written, got '/proc/x': No such file"),
+    ({"trajectory_dir": "a\0b"}, ConfigError, "trajectory_dir"),
 ]
 
 
@@ -89,6 +96,16 @@ def test_trajectory_dir_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     with pytest.raises(ConfigError, match="is a file"):
         AutoMedEnv(trajectory_dir=tmp_path / "x")
+
+
+def test_a_trajectory_dir_is_there_and_empty_from_the_start(tmp_path: Path) -> None:
+    AutoMedEnv(trajectory_dir=tmp_path / "new" / "one").close()
+    assert list((tmp_path / "new").rglob("*")) == [tmp_path / "new" / "one"]
+
+
+@pytest.mark.parametrize("name", ["Local", "LOCAL", "local"])
+def test_backend_names_are_read_in_any_case(name: str) -> None:
+    assert check_backend(name) == resolve_backend(name) == "local"
 
 
 BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -111,7 +128,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_bad_options_are_refused(
     options: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    env = AutoMedEnv(bank=tmp_path / "none")
+    env = AutoMedEnv(bank=tmp_path)
     with pytest.raises(error, match=message):
         env.reset(options=options)
     env.close()
@@ -123,7 +140,7 @@ def test_the_bank_holds_training_states_only(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="training states only"):
         env.reset(options={"stage": "S1"})
     with pytest.raises(BankError, match="bank build"):
-        AutoMedEnv(track=None, distribution="uniform", bank=tmp_path / "none").reset(seed=0)
+        AutoMedEnv(track=None, distribution="uniform", bank=tmp_path).reset(seed=0)
 
 
 def test_stepping_needs_an_episode() -> None:

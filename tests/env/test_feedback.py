@@ -80,4 +80,4 @@ def test_listing_is_bounded_and_names_folders_only_when_empty() -> None:
 def test_notice_and_budget() -> None:
     assert budget_text(1, 0).endswith("only submit_results remains")
     text = notice_text("x" * 5000, turns_left=1, calls_left=1, limit=300)
-    assert len(text) <= 300 and text.endswith("left: 1 turns, 1 calls")
+    assert len(text) <= 300 and text.endswith("left: 1 turn, 1 call")
