@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shlex
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -28,7 +29,8 @@ app = typer.Typer(
 )
 
 INTERRUPTED: Final = 130
-"""Exit status after an interrupt, by the shell's convention."""
+TERMINATED: Final = 143
+"""Exit statuses after Ctrl-C and SIGTERM, by the shell's convention."""
 
 Backend = Annotated[str, typer.Option(help="Sandbox: auto, docker, local or process.")]
 Run = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
@@ -51,7 +53,9 @@ def _root(
 
 @app.command("eval")
 def eval_command(
-    agent: Annotated[str, typer.Option(help="Agent name, checkpoint folder or run folder.")],
+    agent: Annotated[
+        str, typer.Option(help="Name, module:Class, file.py:Class, or checkpoint or run folder.")
+    ],
     suite: Annotated[str | None, typer.Option(help="Frozen held-out suite.")] = None,
     task: Annotated[str | None, typer.Option(help="One task, at full size.")] = None,
     repeats: Annotated[
@@ -68,13 +72,28 @@ def eval_command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Score an agent on frozen held-out instances."""
-    from bat_agent.evaluate import evaluate
+    from bat_agent.evaluate import check_request, evaluate
+    from bat_agent.files import check_file
     from bat_agent.progress import Phase, RunProgress
 
+    if out is not None:
+        check_file(out, "the file of --out")
+    request = check_request(
+        agent,
+        suite=suite,
+        task=task,
+        repeats=repeats,
+        temperature=temperature,
+        tier=tier,
+        workers=workers,
+        sandbox=sandbox,
+        seed=seed,
+        trajectory_dir=trajectories,
+    )
     show = RunProgress([Phase("eval", f"Evaluate {agent}", 60.0)])
     with show, show.phase("eval") as advance:
         evaluation = evaluate(
-            agent,
+            request.source,
             suite=suite,
             task=task,
             repeats=repeats,
@@ -82,7 +101,7 @@ def eval_command(
             greedy=greedy,
             tier=tier,
             workers=workers,
-            sandbox=sandbox,
+            sandbox=request.backend,
             seed=seed,
             trajectory_dir=trajectories,
             progress=lambda done, total: advance(done, total, f"{done}/{total} episodes"),
@@ -92,7 +111,20 @@ def eval_command(
     summary = evaluation.summary()
     if as_json:
         print(json.dumps(summary, allow_nan=False))
-        return
+    else:
+        _print_scores(evaluation, summary)
+    if evaluation.invalid:
+        first = next(cell.error for cell in evaluation.cells if not cell.valid)
+        print(
+            f"bat-agent: {evaluation.invalid} of {len(evaluation.cells)} episodes have no score; "
+            f"the first: {' '.join(first.split()) or 'the grader gave none'}",
+            file=sys.stderr,
+        )
+        if evaluation.invalid == len(evaluation.cells):
+            raise typer.Exit(1)
+
+
+def _print_scores(evaluation: Any, summary: dict[str, Any]) -> None:
     table = Table(title=f"{evaluation.agent} on {evaluation.target}", title_justify="left")
     for column in ("score", "mean", "95 %"):
         table.add_column(column, justify="left" if column == "score" else "right")
@@ -184,8 +216,11 @@ def report(
     out: Annotated[Path | None, typer.Option(help="File; report.html in the run.")] = None,
 ) -> None:
     """Write the report of a finished run: one self-contained HTML file."""
+    from bat_agent.files import check_file
     from bat_agent.report import write_report
 
+    if out is not None:
+        check_file(out, "the file of --out")
     print(write_report(run, out))
 
 
@@ -259,8 +294,27 @@ def _with_bounds(summary: dict[str, Any], name: str) -> str:
     return f"{mean:.3f} ({bounds[0]:.3f}-{bounds[1]:.3f})"
 
 
+class _Termination:
+    """SIGTERM ends the work as Ctrl-C does, so that sandboxes and locks are given back."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._owner = os.getpid()
+        signal.signal(signal.SIGTERM, self._handle)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if os.getpid() != self._owner:
+            # A forked child has nothing to give back.
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif not self.came:  # A second one must not stop the cleanup.
+            self.came = True
+            raise KeyboardInterrupt
+
+
 def main() -> None:
-    """Entry point: bad requests end in one line and exit 2, an interrupt in 130."""
+    """Entry point: bad requests end in one line and exit 2, an interrupt in 130 (SIGTERM: 143)."""
+    termination = _Termination()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     # Nothing here is downloaded by a hub client; a look-up would only wait for a network.
@@ -273,9 +327,10 @@ def main() -> None:
         print(f"bat-agent: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as stop:
-        if stop.code == INTERRUPTED:
-            print("bat-agent: interrupted; the same command continues.", file=sys.stderr)
-        raise
+        if stop.code != INTERRUPTED:
+            raise
+        print("bat-agent: interrupted; the same command continues.", file=sys.stderr)
+        sys.exit(TERMINATED if termination.came else INTERRUPTED)
 
 
 if __name__ == "__main__":

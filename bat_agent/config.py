@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bat_agent.files import digest_of, read_json, write_json
+from bat_agent.files import check_folder, digest_of, read_json, write_json
 from bat_agent.presets import Preset
 from bat_env.errors import ConfigError
 
@@ -73,11 +73,12 @@ class RunConfig(_Config):
         """
         file = run / CONFIG_NAME
         if not file.is_file():
-            if run.exists() and (not run.is_dir() or any(run.iterdir())):
+            if run.exists() and (not run.is_dir() or _holds_files(run)):
                 raise ConfigError(
                     f"Expected {run} to be empty or a run of this project, it is neither. Give "
                     "another folder with --out."
                 )
+            check_folder(run, "a run folder")
             write_json(file, self.model_dump(mode="json"))
             return self
         there = load_config(run)
@@ -86,6 +87,7 @@ class RunConfig(_Config):
                 f"{run} belongs to a run with other settings ({_difference(there, self)}). Give "
                 "another folder with --out, or continue that run with `bat-agent resume`."
             )
+        check_folder(run, "a run folder")
         write_json(file, self.model_dump(mode="json"))
         return self
 
@@ -108,6 +110,15 @@ def load_config(run: Path) -> RunConfig:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{file} is damaged at {where}: {first['msg']}.") from None
+
+
+def _holds_files(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot look into {folder}: {error.strerror or error}. Give another folder with --out."
+        ) from None
 
 
 def _difference(there: RunConfig, here: RunConfig) -> str:

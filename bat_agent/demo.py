@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bat_agent.config import BankSettings, RunConfig
-from bat_agent.files import write_json
+from bat_agent.files import check_file, check_folder, write_json
 from bat_agent.pipeline import LABELS, Pipeline, Results
 from bat_agent.presets import Preset, load_preset
 from bat_env.errors import ConfigError
@@ -89,6 +89,8 @@ def learn(
     """
     if seeds < 1:
         raise ConfigError(f"Expected at least 1 seed, came {seeds}.")
+    check_file(out, "the scores' file")
+    check_folder(runs, "a folder of runs")
     rows: list[dict[str, Any]] = []
     document: dict[str, Any] = {}
     for seed in range(seeds):

@@ -6,6 +6,7 @@ seed: two evaluations of one target pair instance by instance.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from typing import Any, Final, TypeAlias
 
 from bat_agent.agents.base import AgentSource, load_agent
 from bat_agent.evaluation import CellScore, Evaluation, classify
-from bat_agent.files import derived_seed, digest_of
+from bat_agent.files import check_folder, derived_seed, digest_of
 from bat_agent.rollout import EnvPool, EpisodeResult, ResetSpec, run_agent
-from bat_env.errors import ConfigError, TaskError
+from bat_env.errors import ConfigError, TaskError, unknown_name
 from bat_env.tasks.instance import Size
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -100,6 +101,61 @@ def plan_targets(
     return Plan(wanted, digest_of([manifest.digest, wanted]), targets)
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An evaluation whose arguments are known to work.
+
+    Attributes:
+        plan: What is played.
+        source: Who plays.
+        backend: Resolved sandbox backend.
+    """
+
+    plan: Plan
+    source: AgentSource
+    backend: str
+
+
+def check_request(
+    agent: str | Path | AgentSource,
+    *,
+    suite: str | None = None,
+    task: str | None = None,
+    repeats: int | None = None,
+    temperature: float = 0.7,
+    tier: str = "lite",
+    workers: int = 2,
+    max_live: int = 16,
+    sandbox: str = "auto",
+    seed: int = 0,
+    trajectory_dir: Path | None = None,
+) -> Request:
+    """Check the arguments of :func:`evaluate`; plays and writes nothing.
+
+    Raises:
+        ConfigError: If the request cannot work.
+        UnknownNameError: If agent, suite, task, tier or backend does not exist.
+        CheckpointError: If the agent is a folder without a policy.
+    """
+    from bat_env.sandbox import resolve_backend
+    from bat_env.tasks import load_task
+
+    for name, value, low in (("workers", workers, 1), ("max_live", max_live, 1), ("seed", seed, 0)):
+        if value < low:
+            raise ConfigError(f"Expected {name} >= {low}, came {value}.")
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise ConfigError(f"Expected a temperature >= 0, came {temperature}.")
+    plan = plan_targets(suite=suite, task=task, repeats=repeats)
+    for played in sorted({t.task for t in plan.targets}):
+        tiers = load_task(played).spec.tiers
+        if tier not in tiers:
+            raise unknown_name(f"tier of {played}", tier, tiers)
+    source = agent if isinstance(agent, AgentSource) else load_agent(agent)
+    if trajectory_dir is not None:
+        check_folder(trajectory_dir, "a folder for trajectories")
+    return Request(plan, source, resolve_backend(sandbox))
+
+
 def evaluate(
     agent: str | Path | AgentSource,
     *,
@@ -142,12 +198,22 @@ def evaluate(
         UnknownNameError: If agent, suite, task or tier does not exist.
         CheckpointError: If a checkpoint is damaged.
     """
-    from bat_env.sandbox import resolve_backend
     from bat_env.tasks import load_task
 
-    plan = plan_targets(suite=suite, task=task, repeats=repeats)
-    source = agent if isinstance(agent, AgentSource) else load_agent(agent)
-    backend = resolve_backend(sandbox)
+    request = check_request(
+        agent,
+        suite=suite,
+        task=task,
+        repeats=repeats,
+        temperature=temperature,
+        tier=tier,
+        workers=workers,
+        max_live=max_live,
+        sandbox=sandbox,
+        seed=seed,
+        trajectory_dir=trajectory_dir,
+    )
+    plan, source, backend = request.plan, request.source, request.backend
     started = time.monotonic()
     for first in {t.task: t for t in reversed(plan.targets)}.values():
         # One instance of each task before anything is played; the others as they are.
@@ -322,4 +388,5 @@ def _cell(target: Target, seed: int, result: EpisodeResult, attempts: int) -> Ce
         cost=result.cost,
         attempts=attempts,
         trajectory=Path(result.trajectory).name if result.trajectory else "",
+        error="" if values else result.error,
     )

@@ -38,6 +38,7 @@ class CellScore:
         cost: Money spent on a paid endpoint, in the endpoint's unit.
         attempts: How often it was run.
         trajectory: File name of the recorded trajectory inside the trajectory folder, or "".
+        error: What ended the last attempt of an invalid episode, or "".
     """
 
     task: str
@@ -57,6 +58,7 @@ class CellScore:
     cost: float = 0.0
     attempts: int = 1
     trajectory: str = ""
+    error: str = ""
 
     @property
     def valid(self) -> bool:

@@ -63,6 +63,48 @@ def read_json(path: Path, *, schema_version: int) -> dict[str, Any]:
     return value
 
 
+def check_folder(path: Path, what: str) -> None:
+    """Check that files can be written in ``path``, which need not exist; leaves nothing behind.
+
+    Args:
+        path: The folder.
+        what: What it is for, to name it in the message.
+
+    Raises:
+        ConfigError: If it is a file, or the system refuses to write there.
+    """
+    made: list[Path] = []
+    try:
+        # Tried, not asked: permission bits say nothing about /proc or a read-only mount.
+        for folder in reversed((path, *path.parents)):
+            if not folder.exists():
+                folder.mkdir()
+                made.append(folder)
+        handle, name = tempfile.mkstemp(prefix=".check-", dir=path)
+        os.close(handle)
+        Path(name).unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"Expected {what} where files can be written, came {path}: "
+            f"{error.strerror or error}. Give another path."
+        ) from None
+    finally:
+        for folder in reversed(made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def check_file(path: Path, what: str) -> None:
+    """Check that a file can be written at ``path``; leaves nothing behind.
+
+    Raises:
+        ConfigError: If it is a folder, or the system refuses to write there.
+    """
+    if path.is_dir():
+        raise ConfigError(f"Expected {what} to be a file, came the folder {path}. Name a file.")
+    check_folder(path.parent, what)
+
+
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock for the block; it goes with the process, however that ends.

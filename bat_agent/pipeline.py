@@ -20,7 +20,8 @@ from bat_agent.evaluate import evaluate, plan_targets, reset_spec
 from bat_agent.evaluation import Evaluation
 from bat_agent.files import derived_seed, locked, read_json, write_json
 from bat_agent.loop import Loop, LoopState
-from bat_agent.progress import Advance, Phase, RunProgress
+from bat_agent.policy.checkpoint import SEAL
+from bat_agent.progress import Advance, JobCount, Phase, RunProgress
 from bat_agent.report.collect import RESULTS_SCHEMA
 from bat_env.errors import ConfigError
 
@@ -65,6 +66,7 @@ class Pipeline:
         self, run: Path, config: RunConfig, *, command: str = "", quiet: bool = False
     ) -> None:
         self.run_dir, self.command, self.quiet = run, command, quiet
+        self._check_origin(config)
         self.config = config.claim(run)
         self.engine = BatEngine(run, self.config)
 
@@ -88,6 +90,17 @@ class Pipeline:
 
                 report = write_report(self.run_dir)
         return Results(evaluations, self._differences(evaluations), report, state)
+
+    def _check_origin(self, config: RunConfig) -> None:
+        """Refuse a base model that is not there before the bank is built for it."""
+        model = config.preset.model
+        if model.pretrained is None:
+            return
+        if model.lora is None and (self.run_dir / "sft" / "base" / SEAL).is_file():
+            return  # The run keeps whole weights of its own.
+        from bat_agent.policy.origin import check_origin
+
+        check_origin(model.pretrained)
 
     def _phases(self) -> list[Phase]:
         preset, rounds = self.config.preset, self.config.rounds
@@ -116,9 +129,11 @@ class Pipeline:
         # Stages of the build, and the share of its time that each begins at.
         spans: dict[str, tuple[float, float]] = {"states": (0.0, 0.5), "demonstrations": (0.6, 0.4)}
         with progress.phase("bank") as advance:
+            counted = JobCount(self.run_dir / "bank-jobs.json")
 
             def report(what: str, done: int, total: int) -> None:
                 begin, share = spans.get(what, (0.5, 0.1))
+                done, total = counted(what, done, total)
                 advance(begin + share * done / max(1, total), 1.0, f"{what} {done}/{total}")
 
             built = build(

@@ -7,17 +7,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
+from bat_agent.files import read_json, write_json
+from bat_env.errors import ConfigError
+
 Advance: TypeAlias = Callable[[float, float, str], None]
 """``(done, total, note)`` of the running phase."""
 
 PLAIN_EVERY_S: Final = 15.0
 """Without a terminal, at most one line a phase in this time."""
+
+JOBS_SCHEMA: Final = 1
 
 _FROM_DISK: Final = 0.05
 """A phase that took less than this share of what was expected had been done before."""
@@ -84,6 +90,7 @@ class RunProgress:
         phase = self._phases[key]
         started, last_line = time.monotonic(), time.monotonic()
         spent_before, earned_before = self._spent, self._earned
+        base: float | None = None
         task = None
         if self._bar is not None:
             task = self._bar.add_task(phase.title, total=1.0, note="")
@@ -91,11 +98,15 @@ class RunProgress:
             self._say(f"{phase.title} ... (about {_clock(self.seconds_left())} left in all)")
 
         def advance(done: float, total: float, note: str = "") -> None:
-            nonlocal last_line
+            nonlocal last_line, base
             share = min(1.0, done / total) if total else 0.0
+            if base is None:
+                # What is there within no time was there before: it says nothing about the pace.
+                quick = time.monotonic() - started < _FROM_DISK * phase.seconds * share
+                base = share if quick else 0.0
             self._left[key] = phase.seconds * (1.0 - share)
             self._spent = spent_before + time.monotonic() - started
-            self._earned = earned_before + phase.seconds * share
+            self._earned = earned_before + phase.seconds * max(0.0, share - base)
             if self._bar is not None and task is not None:
                 self._bar.update(task, completed=share, note=note)
             elif time.monotonic() - last_line > PLAIN_EVERY_S:
@@ -124,6 +135,31 @@ class RunProgress:
     def _say(self, line: str) -> None:
         if not self._quiet and self._bar is None:
             print(line, file=sys.stderr, flush=True)
+
+
+class JobCount:
+    """Counts jobs over restarts: a resumed build reports only those that are left.
+
+    The first call for a kind of job names all of them; that number is kept in a file.
+
+    Args:
+        file: Where the numbers are kept.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._totals: dict[str, int] = {}
+        with contextlib.suppress(ConfigError, TypeError, ValueError, AttributeError):
+            kept = read_json(file, schema_version=JOBS_SCHEMA)["jobs"]
+            self._totals = {str(what): int(total) for what, total in kept.items()}
+
+    def __call__(self, what: str, done: int, left: int) -> tuple[int, int]:
+        """``(done, total)`` over all starts, from those of this one."""
+        total = max(self._totals.get(what, 0), left)
+        if self._totals.get(what) != total:
+            self._totals[what] = total
+            write_json(self._file, {"schema_version": JOBS_SCHEMA, "jobs": self._totals})
+        return total - left + done, total
 
 
 class _LeftColumn(ProgressColumn):

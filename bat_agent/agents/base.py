@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
+from bat_agent.agents.plugin import plugged_class
 from bat_env.errors import CheckpointError, ConfigError, unknown_name
 
 ToolCall: TypeAlias = dict[str, Any]
@@ -68,7 +69,9 @@ def agent_names() -> tuple[str, ...]:
 
 
 def load_agent(name: str | Path) -> AgentSource:
-    """Find an agent by name, or a policy by its checkpoint folder or run folder.
+    """Find an agent by name or class, or a policy by its checkpoint folder or run folder.
+
+    A class is ``module:Class`` or ``path/to/file.py:Class``.
 
     Raises:
         UnknownNameError: If ``name`` is neither; the message suggests the nearest names.
@@ -80,6 +83,8 @@ def load_agent(name: str | Path) -> AgentSource:
     for built_in, target in BUILT_IN.items():
         # A checkout that is not installed has no entry points of its own.
         points.setdefault(built_in, EntryPoint(built_in, target, GROUP))
+    if ":" in text and text not in points:
+        return plugged_in(text)
     if text in points:
         try:
             return AgentSource(text, make=points[text].load())
@@ -91,7 +96,23 @@ def load_agent(name: str | Path) -> AgentSource:
     folder = Path(text)
     if folder.is_dir():
         return AgentSource(folder.name, checkpoint=_checkpoint(folder))
-    raise unknown_name("agent", text, points, "A folder of a policy checkpoint works too.")
+    raise unknown_name(
+        "agent",
+        text,
+        points,
+        "A checkpoint folder works too, and a class: module:Class or path/to/file.py:Class.",
+    )
+
+
+def plugged_in(text: str) -> AgentSource:
+    """An agent class by ``module:Class`` or ``path/to/file.py:Class``.
+
+    Raises:
+        UnknownNameError: If the module has no such class; the message suggests the nearest.
+        ConfigError: If the module cannot be imported, or the class is no agent.
+    """
+    made = plugged_class(text)
+    return AgentSource(text.rpartition(":")[2], make=made)
 
 
 def _checkpoint(folder: Path) -> Path:
