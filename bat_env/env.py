@@ -88,7 +88,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         stage: Focus ``"S1"`` .. ``"S5"``; draws starts from the Stage Bank.
         sandbox: ``"auto"``, ``"docker"``, ``"local"``, ``"process"``, a registered name, or a
             :class:`~bat_env.sandbox.base.Sandbox` of the caller.
-        bank: Folder of the Stage Bank or an open one; ``None`` for the default folder.
+        bank: Folder of the Stage Bank (must exist) or an open one; ``None`` for the default folder.
         distribution: ``"uniform"`` or stage name -> weight: draw every start from the bank.
         limits: Changes to the task's sandbox limits, for example ``{"memory_mb": 1024}``.
         judge: Only ``None`` in contract version 1.
@@ -96,7 +96,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         on_sandbox_error: ``"raise"``, or ``"truncate"`` for vector environments: the step returns
             truncated with ``info["status"] == "invalid"``.
         pool_size: Warm sandboxes kept by this process; ``None`` for the pool's default.
-        trajectory_dir: Folder that gets one trajectory file an episode.
+        trajectory_dir: Folder that gets one trajectory file an episode; made and tried at once.
 
     Raises:
         ConfigError: On any argument that cannot work, before any work starts.
