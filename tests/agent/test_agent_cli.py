@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,15 +17,21 @@ from bat_env.errors import ConfigError
 
 
 def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    root = Path(__file__).resolve().parents[2]
     return subprocess.run(
         [sys.executable, "-m", "bat_agent.cli", *arguments],
         capture_output=True,
         text=True,
         timeout=300,
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env=environment(),
     )
+
+
+def environment() -> dict[str, str]:
+    root = Path(__file__).resolve().parents[2]
+    # An empty cache and no network: a base model is never there.
+    hub = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(root / "no-such-cache")}
+    return {**os.environ, "PYTHONPATH": str(root), **hub}
 
 
 def test_eval_prints_exactly_one_json_object() -> None:
@@ -51,6 +59,16 @@ def test_eval_prints_exactly_one_json_object() -> None:
         ("status nowhere", "has none"),
         ("report nowhere", "is no run"),
         ("demo --out x --rounds -1", ">= 0"),
+        ("eval --agent nop --suite lite-mini --workers 0", "workers >= 1"),
+        ("eval --agent nop --suite lite-mini --temperature -1", "temperature >= 0"),
+        ("eval --agent nop --suite lite-mini --repeats 0", "at least 1"),
+        ("eval --agent nop --suite lite-mini --tier lit", "Did you mean 'lite'"),
+        ("eval --agent nop --suite lite-mini --trajectories /proc/x", "/proc/x"),
+        ("eval --agent nop --suite lite-mini --out /proc/x/y", "/proc/x"),
+        ("eval --agent nop --suite lite-mini --out .", "Name a file"),
+        ("demo --out /proc/x", "/proc/x"),
+        ("learn --runs x --out /proc/x/y.json", "/proc/x"),
+        ("train --out x --preset qwen3.5-4b-1gpu", "Qwen/Qwen3.5-4B"),
     ],
 )
 def test_bad_requests_are_one_line_and_exit_2(
@@ -59,10 +77,57 @@ def test_bad_requests_are_one_line_and_exit_2(
     done = run(*arguments.split(), cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
-    lines = [line for line in done.stderr.splitlines() if line.startswith("bat-agent: ")]
-    assert len(lines) == 1 and any(e in lines[0] for e in expected.split("|")), done.stderr
-    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("bat-agent: "), done.stderr
+    assert any(e in lines[0] for e in expected.split("|")), done.stderr
     assert not (tmp_path / "x").exists()
+
+
+def test_episodes_without_a_score_are_told(tmp_path: Path) -> None:
+    (tmp_path / "dead.py").write_text(
+        "from bat_env.errors import SandboxError\n"
+        "class Dead:\n"
+        "    def reset(self, observation, info):\n"
+        "        raise SandboxError('the container is gone')\n"
+        "    def act(self, observation):\n"
+        "        return {}\n"
+    )
+    command = "eval --agent dead:Dead --suite lite-mini --repeats 1 --sandbox local --json"
+    done = run(*command.split(), cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert json.loads(done.stdout)["invalid"] == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("bat-agent: 1 of 1 episodes have no score") and "is gone" in last
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_in_one_line(number: int, code: int, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\n"
+        "class Slow:\n"
+        "    def reset(self, observation, info):\n"
+        "        open('started', 'w').close()\n"
+        "        time.sleep(1)\n"
+        "    def act(self, observation):\n"
+        "        return {'name': 'submit_results', 'arguments': {}}\n"
+    )
+    command = "eval --agent slow:Slow --suite lite-mini --workers 1 --sandbox local"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bat_agent.cli", *command.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+    )
+    until = time.monotonic() + 120
+    while not (tmp_path / "started").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == code, err
+    assert out == "" and err.splitlines()[-1].startswith("bat-agent: interrupted"), err
+    assert "Traceback" not in err
 
 
 def test_version_and_help() -> None:

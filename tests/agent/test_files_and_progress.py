@@ -8,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from bat_agent.files import derived_seed, digest_of, locked, read_json, write_bytes, write_json
-from bat_agent.progress import Phase, RunProgress
+from bat_agent.files import (
+    check_file,
+    check_folder,
+    derived_seed,
+    digest_of,
+    locked,
+    read_json,
+    write_bytes,
+    write_json,
+)
+from bat_agent.progress import JobCount, Phase, RunProgress
 from bat_env.errors import ConfigError
 
 
@@ -72,3 +81,46 @@ def test_time_left_follows_the_pace_and_ignores_what_was_on_disk(
         assert progress.seconds_left() == 0.0
     shown = capsys.readouterr()
     assert shown.out == "" and "B: 50 % half" in shown.err and "left in all" in shown.err
+
+
+def test_a_path_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
+    check_folder(tmp_path / "a" / "b", "a folder")
+    check_file(tmp_path / "a" / "b.json", "a file")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "taken").write_text("x")
+    for bad in (Path("/proc/x"), tmp_path / "taken", tmp_path / "taken" / "deeper"):
+        with pytest.raises(ConfigError, match=f"a folder where files .* {bad}"):
+            check_folder(bad, "a folder")
+    with pytest.raises(ConfigError, match="Name a file"):
+        check_file(tmp_path, "a file")
+    assert [p.name for p in tmp_path.iterdir()] == ["taken"]
+
+
+def test_jobs_are_counted_on_after_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.json"
+    first = JobCount(file)
+    assert first("states", 0, 216) == (0, 216)
+    assert first("states", 143, 216) == (143, 216)
+    again = JobCount(file)
+    assert again("states", 0, 73) == (143, 216)
+    assert again("states", 73, 73) == (216, 216)
+    assert again("demonstrations", 0, 240) == (0, 240)
+    file.write_text("{")
+    assert JobCount(file)("states", 0, 73) == (0, 73)  # damaged: only a display
+
+
+def test_what_a_resumed_phase_finds_does_not_count_as_pace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with RunProgress([Phase("a", "A", 100.0), Phase("b", "B", 100.0)]) as progress:
+        with progress.phase("a") as advance:
+            advance(50, 100, "from disk")
+            assert progress.seconds_left() == 150.0
+            now += 50.0  # half the pace
+            advance(75, 100, "")
+            assert progress.seconds_left() == pytest.approx(2 * 125.0)
+            now += 50.0
+        assert progress.seconds_left() == pytest.approx(200.0)
+    assert "A: 75 %" in capsys.readouterr().err
