@@ -29,7 +29,7 @@ class BankSettings(_Config):
     demos: int = Field(240, ge=1, description="Demonstrations of each task.")
     p_good: float = Field(0.5, ge=0, le=1, description="Share of good options in demonstrations.")
     e2e_share: float = Field(0.25, ge=0, le=1, description="Demonstrations of the whole workflow.")
-    instances: int = Field(8, ge=1, description="Training instances that starts are spread over.")
+    instances: int = Field(24, ge=1, description="Training instances that starts are spread over.")
 
 
 class SuiteSettings(_Config):
