@@ -12,7 +12,7 @@ from bat_agent.presets import Preset, load_preset
 from bat_env.errors import ConfigError
 
 LEARN_SCHEMA: Final = 1
-ROUNDS: Final = 3
+ROUNDS: Final = 2
 STEPS: Final = 18
 """Rounds and updates a round of the demo: what fits in 20 minutes on two cores."""
 

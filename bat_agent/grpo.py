@@ -130,12 +130,18 @@ class RolloutFunction:
             "completion_ids": [row.completion_ids for row in rows],
             "logprobs": [row.logprobs for row in rows] if known else None,
             "env_mask": [row.env_mask for row in rows],
-            "episode_score": [row.episode.reward for row in rows],
+            "episode_score": [self._score(row) for row in rows],
             "aborted": [float(row.episode.reward is None) for row in rows],
             "cut": [float(row.cut) for row in rows],
             "malformed_share": [row.malformed / max(1, row.episode.turns) for row in rows],
             "turns": [float(row.episode.turns) for row in rows],
         }
+
+    def _score(self, row: RolloutRow) -> float | None:
+        score = row.episode.reward
+        if score is None or not row.cut:
+            return score
+        return score * self.preset.grpo.cut_reward_share
 
     def _sampler(self, trainer: Any) -> Sampler:
         if self.preset.system.use_vllm or self.preset.system.fsdp:

@@ -89,6 +89,13 @@ class GrpoSettings(_Config):
     max_grad_norm: float = Field(1.0, gt=0)
     adam_beta2: float = Field(0.999, gt=0, lt=1)
     mask_truncated_completions: bool = True
+    cut_reward_share: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="Share of its graded reward that a row keeps when the token budget ended it. "
+        "The rubric pays what is there, so nothing else favours handing in.",
+    )
     steps_per_round: int = Field(50, ge=1)
     save_every_steps: int = Field(5, ge=1)
     keep_checkpoints: int = Field(3, ge=1)
@@ -132,7 +139,7 @@ _TINY_CPU: Final = Preset(
     name="tiny-cpu",
     model=ModelSettings(tiny=TinyModelConfig(), codec="line", dtype="float32"),
     rollout=RolloutSettings(
-        max_turn_tokens=96, max_completion_tokens=1536, max_prompt_tokens=1024, max_live=16
+        max_turn_tokens=96, max_completion_tokens=768, max_prompt_tokens=1024, max_live=16
     ),
     sft=SftSettings(
         learning_rate=7e-3,
@@ -143,7 +150,12 @@ _TINY_CPU: Final = Preset(
         save_every_steps=100,
     ),
     grpo=GrpoSettings(
-        learning_rate=4e-4, micro_batch_rows=16, save_every_steps=5, steps_per_round=40
+        learning_rate=4e-4,
+        micro_batch_rows=16,
+        save_every_steps=5,
+        steps_per_round=40,
+        mask_truncated_completions=False,
+        cut_reward_share=0.0,
     ),
     system=SystemSettings(use_cpu=True, torch_threads=1, gradient_checkpointing=False),
 )
