@@ -9,9 +9,18 @@ import pytest
 import toy_chain
 import toy_training
 
+from bat_agent.grpo import RolloutFunction
 from bat_agent.policy import load_policy
 from bat_agent.policy.sampling import ModelSampler
-from bat_agent.rollout import ResetSpec, WaveStats, run_agent, run_policy
+from bat_agent.rollout import (
+    EnvPool,
+    EpisodeResult,
+    ResetSpec,
+    RolloutRow,
+    WaveStats,
+    run_agent,
+    run_policy,
+)
 from bat_agent.rollout.waves import run_rows
 from bat_env.errors import ConfigError
 
@@ -119,3 +128,16 @@ def test_presets_share_one_schema() -> None:
         assert arguments["loss_type"] == "grpo" and arguments["scale_rewards"] == "none"
         assert arguments["beta"] == 0.006 and arguments["num_generations"] == 4
     assert toy_training.PRESET.model.tiny is not None
+
+
+def test_a_row_that_runs_out_of_tokens_keeps_the_configured_share() -> None:
+    def row(reward: float | None, cut: bool) -> RolloutRow:
+        spec = ResetSpec(toy_chain.ENV_ID, 1)
+        return RolloutRow(EpisodeResult(spec, reward, None, "truncated"), cut=cut)
+
+    for share in (1.0, 0.25, 0.0):
+        preset = toy_training.PRESET.updated(grpo={"cut_reward_share": share})
+        function = RolloutFunction(None, preset, 0, EnvPool())  # type: ignore[arg-type]
+        assert function._score(row(0.5, cut=True)) == 0.5 * share
+        assert function._score(row(0.5, cut=False)) == 0.5
+        assert function._score(row(None, cut=True)) is None, "lost is never zero"
