@@ -25,7 +25,14 @@ PRESET = load_preset("tiny-cpu").updated(
         "env_threads": 2,
     },
     sft={"steps": 60, "learning_rate": 5e-3, "save_every_steps": 20, "batch_rows": 16},
-    grpo={"learning_rate": 3e-3, "groups_per_batch": 8, "save_every_steps": 2},
+    grpo={
+        "learning_rate": 3e-3,
+        "groups_per_batch": 8,
+        "save_every_steps": 2,
+        # The reference treatment of rows that run out of tokens.
+        "mask_truncated_completions": True,
+        "cut_reward_share": 1.0,
+    },
 )
 
 
