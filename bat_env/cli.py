@@ -241,7 +241,9 @@ def _docker_row() -> dict[str, Any]:
             return _row("image", True, default_tag())
         return _row("image", False, "not built", "bat-env image build")
     except SandboxUnavailableError:
-        return _row("image", False, "optional; no Docker daemon answers")
+        return _row(
+            "image", False, "optional; no Docker daemon answers", "start one, then: make image"
+        )
     except BatError as error:
         return _row("image", False, str(error), "bat-env image build")
 
@@ -269,7 +271,7 @@ def _sandbox_row(backend: str, advice: str) -> dict[str, Any]:
             sandbox.close()
     except BatError as error:
         if backend == "docker" and isinstance(error, SandboxUnavailableError):
-            return _row("sandbox docker", False, f"optional; {_docker_missing(error)}")
+            return _row("sandbox docker", False, "optional", _docker_missing(error))
         return _row(f"sandbox {backend}", False, str(error), advice)
     ok = result.ok and result.stdout.strip() == "42"
     return _row(f"sandbox {backend}", ok, "runs cells" if ok else result.stderr[-200:])

@@ -138,15 +138,15 @@ def test_a_disk_that_refuses_makes_the_episode_invalid(make_env: MakeEnv, tmp_pa
     folder = tmp_path / "trajectories"
     env = make_env(trajectory_dir=folder)
     env.reset(seed=0)
+    folder.rmdir()
     folder.write_text("in the way")
     with pytest.raises(SandboxError, match="Cannot write"):
         env.step(submit_call())
     assert env.episode.status == "invalid"
 
 
-def test_a_failed_reset_leaves_no_episode(make_env: MakeEnv) -> None:
+def test_a_refused_first_reset_leaves_no_episode(make_env: MakeEnv) -> None:
     env = make_env()
-    env.reset(seed=0)
     with pytest.raises(ConfigError):
         env.reset(options={"task": "seg/none"})
     with pytest.raises(gym.error.ResetNeeded):
