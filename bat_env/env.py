@@ -25,8 +25,8 @@ from bat_env.info import public_info, score_info, start_info
 from bat_env.render import montage, outputs_of, scoreboard
 from bat_env.rubric import RubricContract, compile_contract
 from bat_env.rubric.base import Context, RubricResult
-from bat_env.sandbox import SandboxPool
 from bat_env.sandbox.base import Cell, Language, Limits, Sandbox
+from bat_env.sandbox.pool import Beside
 from bat_env.spaces import ToolCall, Unicode
 from bat_env.stages import quantize
 from bat_env.start import Start, Starter, StateSource
@@ -48,7 +48,7 @@ _WARNINGS: Final = 1
 
 
 @functools.lru_cache(maxsize=16)
-def shared_verifier(pool: SandboxPool) -> Verifier:
+def shared_verifier(pool: Beside) -> Verifier:
     """The verifier of a pool; it remembers what it graded of bank states."""
     return Verifier(pool, shared_grader())
 
@@ -392,7 +392,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             self._evaluate(final=False)
             return self._move_to(0.0)
         start = self._begun
-        verifier = shared_verifier(self._bench.pool)
+        verifier = shared_verifier(self._bench.pool.beside)
         verifier.gather(
             episode, start.task, start.instance, self._bench.current, dict(start.workspace)
         )

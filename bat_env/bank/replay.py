@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bat_env.bank.faults import Past
-from bat_env.sandbox import SandboxPool
 from bat_env.sandbox.base import Cell, CellResult, Sandbox
+from bat_env.sandbox.pool import Beside
 from bat_env.stages import Stage
 from bat_env.tasks import Task, stage_files
 from bat_env.tasks.instance import Instance
@@ -42,7 +42,7 @@ class Replayer:
         task, instance, tier: What is replayed.
     """
 
-    def __init__(self, pool: SandboxPool, task: Task, instance: Instance, tier: str) -> None:
+    def __init__(self, pool: Beside, task: Task, instance: Instance, tier: str) -> None:
         self._pool = pool
         self._task = task
         self._instance = instance

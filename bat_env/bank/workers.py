@@ -69,7 +69,7 @@ class Station:
         """The replayer of an instance; the last one is kept."""
         key = (task.spec.id, size, tier, index)
         if self._replayer is None or self._replayer[0] != key:
-            pool = shared_pool(self._backend, task.spec.limits)
+            pool = shared_pool(self._backend, task.spec.limits).beside
             made = Replayer(pool, task, task.instance("train", index, size), tier)
             self._replayer = (key, made)
         return self._replayer[1]

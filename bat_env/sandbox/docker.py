@@ -171,6 +171,9 @@ class DockerSandbox(WorkerSandbox):
         preload: Modules that the zygote imports once.
     """
 
+    WORKER_SHARE_MB: Final = 320
+    """What supervisor, zygote and spares hold, MiB; for the pool's budget."""
+
     def __init__(
         self,
         limits: Limits | None = None,

@@ -36,6 +36,9 @@ class LocalSandbox(WorkerSandbox):
         SandboxUnavailableError: If this user cannot make namespaces here.
     """
 
+    WORKER_SHARE_MB: Final = 32
+    """What one session adds to the shared worker, MiB; for the pool's budget."""
+
     def __init__(self, limits: Limits | None = None, preload: tuple[str, ...] = PRELOAD) -> None:
         reason = self.problem()
         if reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
 from .base import Limits
 from .embedded import PRELOAD, keep, shared_worker
@@ -26,6 +27,9 @@ class ProcessSandbox(WorkerSandbox):
         limits: Limits of the sandbox.
         preload: Modules that the zygote imports once.
     """
+
+    WORKER_SHARE_MB: Final = 32
+    """What one session adds to the shared worker, MiB; for the pool's budget."""
 
     def __init__(self, limits: Limits | None = None, preload: tuple[str, ...] = PRELOAD) -> None:
         super().__init__(

@@ -51,13 +51,12 @@ class WorkerSandbox:
         assert self._client is not None
         return self._client
 
-    @property
-    def healthy(self) -> bool:
-        """Whether the worker behind a started sandbox still answers."""
+    def ping(self, timeout_s: float) -> bool:
+        """Whether the worker behind a started sandbox answers in time. One that hangs is lost."""
         if self._client is None or self._closed:
             return False
         with contextlib.suppress(SandboxError):
-            self._client.request({"op": "ping"}, timeout_s=30.0)
+            self._client.request({"op": "ping"}, timeout_s=timeout_s)
             return True
         return False
 

@@ -54,6 +54,7 @@ class FrailPool:
     def __init__(self, *args: Any) -> None:
         self.pool = shared_pool(*args)
         self.out = 0
+        self.beside = self.pool.beside
 
     def acquire(self) -> Any:
         self.out += 1
