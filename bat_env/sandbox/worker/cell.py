@@ -39,7 +39,6 @@ def enter(job: dict[str, Any], fds: list[int]) -> None:
         linux.unshare(linux.NEWNS)
         flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
         linux.mount("proc", "/proc", "proc", flags)
-    os.chdir(job["cwd"])
 
 
 def lock_down(job: dict[str, Any], program: bytes) -> None:
@@ -51,6 +50,7 @@ def lock_down(job: dict[str, Any], program: bytes) -> None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
+    _go_home(job["cwd"])
     if job["userns"]:
         linux.prctl(linux.PR_SET_DUMPABLE, 1)
         euid, egid = os.geteuid(), os.getegid()
@@ -62,7 +62,8 @@ def lock_down(job: dict[str, Any], program: bytes) -> None:
         ):
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
-    for name, value in job["rlimits"].items():
+    # No queues: a message queue made by open() in /dev/mqueue would outlive cell and episode.
+    for name, value in {**job["rlimits"], "RLIMIT_MSGQUEUE": 0}.items():
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -72,6 +73,15 @@ def lock_down(job: dict[str, Any], program: bytes) -> None:
     if job["lock"]:
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         seccomp.install(program)
+
+
+def _go_home(folder: str) -> None:
+    """Enter the workspace; an agent that took the right away from itself gets it back."""
+    try:
+        os.chdir(folder)
+    except PermissionError:
+        os.chmod(folder, 0o755)
+        os.chdir(folder)
 
 
 def _seed(seed: int, threads: int) -> None:
@@ -148,6 +158,14 @@ def _leave(status: int) -> NoReturn:
     os._exit(status)
 
 
+def _nameless() -> int:
+    """A file without a name, in memory where there is room."""
+    try:
+        return os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR, 0o600)
+    except OSError:
+        return os.open(os.environ.get("TMPDIR", "/tmp"), os.O_TMPFILE | os.O_RDWR, 0o600)
+
+
 def run_bash(job: dict[str, Any]) -> NoReturn:
     """Replace this process by bash running the cell."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
@@ -155,7 +173,7 @@ def run_bash(job: dict[str, Any]) -> NoReturn:
     code = job["code"].encode()
     arguments = ["bash", "-c", code]
     if len(code) > 100_000:  # one argument holds 128 KiB at most
-        fd = os.memfd_create("cell", 0)
+        fd = _nameless()
         with os.fdopen(os.dup(fd), "wb") as file:
             file.write(code)
         os.lseek(fd, 0, os.SEEK_SET)

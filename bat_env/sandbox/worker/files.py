@@ -10,7 +10,10 @@ import contextlib
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
+
+from . import linux
 
 MAX_DEPTH = 64
 """Folders deeper than this are listed but not entered (and count as unread)."""
@@ -19,6 +22,17 @@ _LIFT_DEPTH = 12
 
 MAX_NAME_BYTES = 1 << 20
 """All paths of one listing together; what comes after is left out, so that a frame holds it."""
+
+
+def _tick_ns() -> int:
+    numbers = os.uname().release.split(".")[:2]
+    fine = all(n.isdigit() for n in numbers) and tuple(map(int, numbers)) >= (6, 13)
+    return 0 if fine else 20_000_000
+
+
+_TICK_NS = _tick_ns()
+"""Kernels before 6.13 stamp changes by the clock tick: a file as young as this may change once more
+without a new stamp, so its digest is not remembered."""
 
 Entry = tuple[str, int, str]
 """kind, size in bytes, sha256."""
@@ -51,48 +65,58 @@ def printable(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _open(path: str) -> int:
+def _open(root: int, path: str, flags: int = _NOFOLLOW) -> int:
+    """Open what lies at ``path`` below the open folder ``root``; never through a link."""
     try:
-        return os.open(path, _NOFOLLOW)
+        return linux.open_beneath(root, path, flags)
     except PermissionError:
-        # The owner (us, or the agent whose uid we took) may always give itself the right back.
-        info = os.lstat(path)
-        os.chmod(path, stat.S_IMODE(info.st_mode) | 0o600, follow_symlinks=True)
-        return os.open(path, _NOFOLLOW)
+        # The owner (us, or the agent whose uid we took) may always give itself the right back. The
+        # mode is changed by descriptor: a path could have become a link since it was looked at.
+        handle = linux.open_beneath(root, path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            info = os.fstat(handle)
+            if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
+                raise
+            os.chmod(f"/proc/self/fd/{handle}", stat.S_IMODE(info.st_mode) | 0o700)
+        finally:
+            os.close(handle)
+        return linux.open_beneath(root, path, flags)
 
 
-def _children(path: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(path) as it:
-            return list(it)
-    except PermissionError:
-        os.chmod(path, 0o700)
-        with os.scandir(path) as it:
-            return list(it)
+def _top(root: str) -> int:
+    return os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def walk(root: str, max_entries: int) -> Iterator[tuple[str, str, os.stat_result]]:
     """Yield ``(relative path, full path, lstat)`` of everything below ``root``."""
-    stack = [("", root, 0)]
-    seen = 0
-    while stack:
-        relative, full, depth = stack.pop()
-        try:
-            children = _children(full)
-        except OSError:  # longer than a path may be: listed by its parent, not entered
-            continue
-        for child in children:
-            seen += 1
-            if seen > max_entries:
-                return
+    top = _top(root)
+    try:
+        stack = [("", 0)]
+        seen = 0
+        while stack:
+            folder, depth = stack.pop()
             try:
-                info = child.stat(follow_symlinks=False)
-            except OSError:
+                fd = _open(top, folder or ".", _NOFOLLOW | os.O_DIRECTORY)
+            except OSError:  # longer than a path may be: listed by its parent, not entered
                 continue
-            name = f"{relative}/{child.name}" if relative else child.name
-            yield name, child.path, info
-            if stat.S_ISDIR(info.st_mode) and depth < MAX_DEPTH:
-                stack.append((name, child.path, depth + 1))
+            try:
+                with os.scandir(fd) as children:
+                    for child in children:
+                        seen += 1
+                        if seen > max_entries:
+                            return
+                        try:
+                            info = child.stat(follow_symlinks=False)
+                        except OSError:
+                            continue
+                        name = f"{folder}/{child.name}" if folder else child.name
+                        yield name, os.path.join(root, name), info
+                        if stat.S_ISDIR(info.st_mode) and depth < MAX_DEPTH:
+                            stack.append((name, depth + 1))
+            finally:
+                os.close(fd)
+    finally:
+        os.close(top)
 
 
 class Tree:
@@ -129,10 +153,12 @@ class Tree:
         cache: dict[str, tuple[Stamp, Entry]] = {}
         room, names = self.max_bytes, MAX_NAME_BYTES
         self.over = False
-        for name, full, info in walk(self.root, self.max_entries + 1):
+        settled = time.time_ns() - _TICK_NS
+        odd: list[tuple[str, Entry]] = []
+        for name, _, info in walk(self.root, self.max_entries + 1):
             shown = printable(name)
             names -= len(shown.encode())
-            if len(entries) >= self.max_entries or names < 0:
+            if len(entries) + len(odd) >= self.max_entries or names < 0:
                 self.over = True
                 break
             mode = info.st_mode
@@ -145,20 +171,36 @@ class Tree:
                 else:
                     stamp = (info.st_mtime_ns, info.st_size, info.st_ino, info.st_ctime_ns)
                     known = self._cache.get(name)
-                    entry = known[1] if known and known[0] == stamp else self._digest(full)
-                    cache[name] = (stamp, entry)
+                    entry = known[1] if known and known[0] == stamp else self._digest(name)
+                    if info.st_ctime_ns < settled:
+                        cache[name] = (stamp, entry)
             elif stat.S_ISDIR(mode):
                 deep = name.count("/") >= MAX_DEPTH
                 entry = ("unread" if deep else "dir", 0, "")
             else:
                 entry = ("symlink" if stat.S_ISLNK(mode) else "special", 0, "")
+            if shown == name:
+                entries[shown] = entry
+            else:
+                odd.append((shown, entry))
+        for shown, entry in odd:
+            while shown in entries:  # a name that spells out another one's escaped bytes
+                shown += "'"
             entries[shown] = entry
         self._cache = cache
         return dict(sorted(entries.items()))
 
-    def _digest(self, full: str) -> Entry:
-        with os.fdopen(_open(full), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+    def _digest(self, name: str) -> Entry:
+        try:
+            top = _top(self.root)
+            try:
+                fd = _open(top, name)
+            finally:
+                os.close(top)
+        except OSError:  # the path is longer than a path may be, or the file is gone
+            return "unread", 0, ""
+        with os.fdopen(fd, "rb") as file:
+            size = os.fstat(fd).st_size
             if self._outward is not None and size <= 1 << 20:
                 data = self._outward(file.read())
                 return "file", len(data), hashlib.sha256(data).hexdigest()
@@ -172,24 +214,42 @@ class Tree:
             ValueError: If it is no regular file inside the workspace, or too large.
         """
         parts = check_path(path)
-        full = self.root
-        for index, part in enumerate(parts):
-            full = os.path.join(full, part)
-            mode = os.lstat(full).st_mode
-            last = index == len(parts) - 1
-            if not last and not stat.S_ISDIR(mode) and not stat.S_ISLNK(mode):
-                raise FileNotFoundError(path)
-            if not (stat.S_ISREG(mode) if last else stat.S_ISDIR(mode)):
-                raise ValueError(
-                    f"expected a regular file at {path!r}, reached through folders only"
-                )
-        with os.fdopen(_open(full), "rb") as file:
-            data = file.read(min(os.fstat(file.fileno()).st_size, max_bytes) + 1)
+        top = _top(self.root)
+        try:
+            # Look first: to open a device may have effects, and links have an error of their own.
+            self._look(top, parts)
+            fd = _open(top, "/".join(parts))
+        except NotADirectoryError:
+            raise FileNotFoundError(path) from None
+        except (FileNotFoundError, ValueError):
+            raise
+        except OSError as error:
+            raise ValueError(f"{path!r} cannot be read: {error.strerror}") from None
+        finally:
+            os.close(top)
+        with os.fdopen(fd, "rb") as file:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
+                raise ValueError(f"expected a regular file at {path!r}")
+            data = file.read(min(info.st_size, max_bytes) + 1)
         if self._outward is not None:
             data = self._outward(data)
         if len(data) > max_bytes:
             raise ValueError(f"{path!r} is larger than {max_bytes} bytes")
         return data
+
+    @staticmethod
+    def _look(top: int, parts: tuple[str, ...]) -> None:
+        for count in range(1, len(parts) + 1):
+            place = "/".join(parts[:count])
+            mode = os.lstat(place, dir_fd=top).st_mode
+            last = count == len(parts)
+            if not last and not stat.S_ISDIR(mode) and not stat.S_ISLNK(mode):
+                raise FileNotFoundError("/".join(parts))
+            if not (stat.S_ISREG(mode) if last else stat.S_ISDIR(mode)):
+                raise ValueError(
+                    f"expected a regular file at {'/'.join(parts)!r}, reached through folders only"
+                )
 
     def regular_files(self) -> list[str]:
         """Workspace-relative paths of all regular files with a printable name, sorted."""
@@ -201,11 +261,33 @@ class Tree:
         self._cache = {}
 
 
+def _children(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as it:
+            return list(it)
+    except PermissionError:
+        os.chmod(path, 0o700)
+        with os.scandir(path) as it:
+            return list(it)
+
+
+def _restore(root: str) -> None:
+    """Take back what an agent did to a folder of its own that outlives the wipe."""
+    with contextlib.suppress(OSError):
+        os.chmod(root, 0o755)
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(root):
+            os.removexattr(root, name)
+
+
 def wipe(root: str) -> None:
-    """Delete everything below ``root``, whatever its depth or modes."""
+    """Delete everything below ``root``, whatever its depth or modes; restore ``root`` itself."""
+    _restore(root)
     while True:
         stack = [(entry.path, 0) for entry in _children(root)]
         if not stack:
+            with contextlib.suppress(OSError):
+                os.utime(root, (0, 0))
             return
         folders: list[str] = []
         while stack:

@@ -14,6 +14,7 @@ MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+_RESOLVE = 0x01 | 0x02 | 0x04 | 0x08  # no other mount, no magic link, no link, beneath
 
 _NUMBERS = {
     "x86_64": {"pivot_root": 155, "capset": 126, "mount_setattr": 442},
@@ -77,6 +78,27 @@ def bind(source: str, target: str, *, recursive: bool = True) -> None:
 def umount(target: str, flags: int = MNT_DETACH) -> None:
     """``umount2(2)``."""
     _check(_libc.umount2(os.fsencode(target), flags), f"umount {target}")
+
+
+def open_beneath(folder: int, path: str, flags: int) -> int:
+    """Open ``path`` below the open ``folder``; no component may be a link or another mount.
+
+    One system call, so nobody can swap a component between a look and the opening.
+
+    Raises:
+        OSError: ELOOP where a component is a link; else as ``open``.
+    """
+    how = ctypes.create_string_buffer(struct.pack("=QQQ", flags, 0, _RESOLVE), 24)
+    fd = _libc.syscall(
+        ctypes.c_long(437),
+        ctypes.c_int(folder),
+        ctypes.c_char_p(os.fsencode(path)),
+        how,
+        ctypes.c_size_t(24),
+    )
+    if fd < 0 and ctypes.get_errno() == 38:  # before Linux 5.6
+        return os.open(path, flags, dir_fd=folder)
+    return int(_check(fd, f"open {path}"))
 
 
 def mount_flags(target: str) -> int:

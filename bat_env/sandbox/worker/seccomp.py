@@ -26,15 +26,28 @@ _COMMON = {
     "fsmount": 432,
     "fspick": 433,
     "pidfd_getfd": 438,
+    "process_madvise": 440,
     "mount_setattr": 442,
+    "quotactl_fd": 443,
+    "memfd_secret": 447,
+    "process_mrelease": 448,
+    "statmount": 457,
+    "listmount": 458,
+    "open_tree_attr": 467,
 }
+_NEWEST = 470
+"""Calls of kernels younger than this table look as if the kernel were older."""
 _X86_64 = {
     "shmget": 29,
     "semget": 64,
     "msgget": 68,
     "ptrace": 101,
     "syslog": 103,
+    "uselib": 134,
     "personality": 135,
+    "sysfs": 139,
+    "vhangup": 153,
+    "modify_ldt": 154,
     "pivot_root": 155,
     "chroot": 161,
     "acct": 163,
@@ -43,6 +56,8 @@ _X86_64 = {
     "swapon": 167,
     "swapoff": 168,
     "reboot": 169,
+    "iopl": 172,
+    "ioperm": 173,
     "init_module": 175,
     "delete_module": 176,
     "quotactl": 179,
@@ -51,9 +66,12 @@ _X86_64 = {
     "add_key": 248,
     "request_key": 249,
     "keyctl": 250,
+    "migrate_pages": 256,
     "unshare": 272,
     "vmsplice": 278,
+    "move_pages": 279,
     "perf_event_open": 298,
+    "fanotify_init": 300,
     "name_to_handle_at": 303,
     "open_by_handle_at": 304,
     "setns": 308,
@@ -61,6 +79,7 @@ _X86_64 = {
     "process_vm_writev": 311,
     "kcmp": 312,
     "finit_module": 313,
+    "memfd_create": 319,
     "kexec_file_load": 320,
     "bpf": 321,
     "userfaultfd": 323,
@@ -70,6 +89,7 @@ _AARCH64 = {
     "mount": 40,
     "pivot_root": 41,
     "chroot": 51,
+    "vhangup": 58,
     "quotactl": 60,
     "vmsplice": 75,
     "acct": 89,
@@ -90,7 +110,10 @@ _AARCH64 = {
     "keyctl": 219,
     "swapon": 224,
     "swapoff": 225,
+    "migrate_pages": 238,
+    "move_pages": 239,
     "perf_event_open": 241,
+    "fanotify_init": 262,
     "name_to_handle_at": 264,
     "open_by_handle_at": 265,
     "setns": 268,
@@ -98,6 +121,7 @@ _AARCH64 = {
     "process_vm_writev": 271,
     "kcmp": 272,
     "finit_module": 273,
+    "memfd_create": 279,
     "bpf": 280,
     "userfaultfd": 282,
     "kexec_file_load": 294,
@@ -108,6 +132,11 @@ DENIED = {
 }
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _CLONE3 = 435
+_SOCKETS = {"x86_64": (41, 53), "aarch64": (198, 199)}
+"""``socket`` and ``socketpair``."""
+_FAMILIES = (1, 2, 10, 16)
+"""unix, inet, inet6, netlink. Others are not bound to a network namespace (vsock reaches the
+hypervisor) or are attack surface that no cell needs."""
 _NAMESPACES = (
     linux.NEWNS
     | linux.NEWUTS
@@ -119,7 +148,7 @@ _NAMESPACES = (
 )
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_EPERM, _ENOSYS = 1, 38
+_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _LOAD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 
 
@@ -139,12 +168,21 @@ def build(machine: str = linux.MACHINE) -> bytes:
     if machine == "x86_64":
         emit(_JGE, 0x40000000, 0, 1)  # the x32 ABI
         emit(_RET, _ERRNO | _ENOSYS)
+    emit(_JGE, _NEWEST + 1, 0, 1)
+    emit(_RET, _ERRNO | _ENOSYS)
     # clone3 hides its flags behind a pointer: glibc falls back to clone on ENOSYS.
     emit(_JEQ, _CLONE3, 0, 1)
     emit(_RET, _ERRNO | _ENOSYS)
     for number in sorted(DENIED[machine].values()):
         emit(_JEQ, number, 0, 1)
         emit(_RET, _ERRNO | _EPERM)
+    for number in _SOCKETS[machine]:
+        emit(_JEQ, number, 0, len(_FAMILIES) + 2)
+        emit(_LOAD, 16)  # low word of the first argument
+        for left, family in zip(range(len(_FAMILIES), 0, -1), _FAMILIES, strict=True):
+            emit(_JEQ, family, left, 0)
+        emit(_RET, _ERRNO | _EAFNOSUPPORT)
+        emit(_LOAD, 0)
     emit(_JEQ, _CLONE[machine], 0, 3)
     emit(_LOAD, 16)  # low word of the first argument
     emit(_JSET, _NAMESPACES, 0, 1)
