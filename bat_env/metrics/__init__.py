@@ -1,7 +1,9 @@
-"""Task metrics over numpy and scipy, and the one rule for missing cases. No torch here."""
+"""Task metrics of all tracks over numpy and scipy, and the one rule for missing cases. No torch."""
 
 from __future__ import annotations
 
+from bat_env.metrics.base import Case, Metric, UnreadableError
+from bat_env.metrics.registry import load_metric, metric_names
 from bat_env.metrics.rule import (
     CaseScore,
     TaskScore,
@@ -13,13 +15,18 @@ from bat_env.metrics.rule import (
 from bat_env.metrics.seg import agreement, inspect_output, score_case
 
 __all__ = [
+    "Case",
     "CaseScore",
+    "Metric",
     "TaskScore",
+    "UnreadableError",
     "aggregate",
     "agreement",
     "bootstrap_ci",
     "clip",
     "inspect_output",
+    "load_metric",
+    "metric_names",
     "missing_case",
     "score_case",
 ]

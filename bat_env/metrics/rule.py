@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 BOOTSTRAP_DRAWS: Final = 2000
 
@@ -26,6 +27,7 @@ class CaseScore:
         message: Why it is not valid, or ``""``.
         secondary: Metric name -> value; ``None`` where it is not defined.
         properties: Host-measured facts of the output file.
+        parts: JSON-able pieces that metrics over all cases pool (boxes, labels).
     """
 
     score: float
@@ -33,6 +35,7 @@ class CaseScore:
     message: str = ""
     secondary: Mapping[str, float | None] = field(default_factory=dict)
     properties: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,32 @@ def clip(value: float) -> float:
     return min(1.0, max(0.0, float(value))) if math.isfinite(value) else 0.0
 
 
+def rescale(value: float, zero: float, one: float) -> float:
+    """``value`` on the line that maps ``zero`` to 0 and ``one`` to 1, clipped to [0, 1].
+
+    Where ``one`` is not above ``zero`` there is no such line: 1 only for a value above both.
+    """
+    if one - zero <= 1e-12:
+        return 1.0 if value > max(zero, one) else 0.0
+    return clip((value - zero) / (one - zero))
+
+
+def percentiles(draws: NDArray[np.float64], level: float = 0.95) -> tuple[float, float]:
+    """Lower and upper bound that hold ``level`` of the draws, clipped to [0, 1]."""
+    tail = 50.0 * (1.0 - level)
+    low, high = np.percentile(draws, [tail, 100.0 - tail])
+    return clip(low), clip(high)
+
+
+def resamples(cases: int, *, seed: int = 0, draws: int = BOOTSTRAP_DRAWS) -> NDArray[np.int64]:
+    """Bootstrap weights, shape (draws, cases): how often each case is in each resample."""
+    rng = np.random.default_rng(seed)
+    weights = np.zeros((draws, cases), np.int64)
+    rows = np.repeat(np.arange(draws), cases)
+    np.add.at(weights, (rows, rng.integers(0, cases, (draws, cases)).ravel()), 1)
+    return weights
+
+
 def bootstrap_ci(
     values: Iterable[float], *, seed: int = 0, draws: int = BOOTSTRAP_DRAWS, level: float = 0.95
 ) -> tuple[float, float]:
@@ -77,9 +106,7 @@ def bootstrap_ci(
         return 0.0, 0.0
     rng = np.random.default_rng(seed)
     means = data[rng.integers(0, data.size, (draws, data.size))].mean(axis=1)
-    tail = 50.0 * (1.0 - level)
-    low, high = np.percentile(means, [tail, 100.0 - tail])
-    return clip(low), clip(high)
+    return percentiles(means, level)
 
 
 def aggregate(cases: Iterable[str], scores: Mapping[str, CaseScore], *, seed: int = 0) -> TaskScore:
@@ -89,6 +116,9 @@ def aggregate(cases: Iterable[str], scores: Mapping[str, CaseScore], *, seed: in
         cases: Every case of the instance; the denominator.
         scores: Case id -> its score; an absent case counts as missing.
         seed: Seeds the bootstrap.
+
+    Returns:
+        The mean with its interval, and the means of the secondary values that are defined.
     """
     rows = {case: scores.get(case) or missing_case() for case in cases}
     per_case = {case: clip(row.score) for case, row in rows.items()}

@@ -5,31 +5,40 @@ Numpy and scipy only. Every byte of an output may be hostile: parse it in the gr
 
 from __future__ import annotations
 
-import io
-import math
-import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy import ndimage
 
-from bat_env.metrics.rule import CaseScore, clip, missing_case
+from bat_env.errors import TaskError
+from bat_env.metrics.base import (
+    Case,
+    MetricParams,
+    UnreadableError,
+    output_name,
+    parse_params,
+    unreadable_facts,
+)
+from bat_env.metrics.nifti import AFFINE_TOLERANCE, read_image
+from bat_env.metrics.rule import CaseScore, TaskScore, aggregate, clip, missing_case
 from bat_env.tasks.spec import TaskSpec
-
-AFFINE_TOLERANCE: Final = 1e-3
-_HEADER_BYTES: Final = 352
-_MAX_BYTES_PER_VOXEL: Final = 8
-_EXTENSION_BYTES: Final = 1 << 20
 
 Mask = NDArray[np.bool_]
 
 
-class UnreadableError(ValueError):
-    """An output that is no NIfTI-1 label map; the message says why."""
+class SegParams(MetricParams):
+    """Constants of the segmentation score."""
+
+    organ: str = Field("", description="Class whose Dice stands in for an absent lesion.")
+    lesion: str = Field("", description="Class that lesion-free cases lack; empty: no such rule.")
+    lesion_free_ml: float = Field(
+        0.1, ge=0, description="Lesion volume that may be claimed in a lesion-free case, ml."
+    )
+    nsd_tolerance_mm: float = Field(3.0, gt=0, description="Tolerance of the surface Dice, mm.")
 
 
 @dataclass(frozen=True)
@@ -63,36 +72,6 @@ class LabelMap:
 # ------------------------------------------------------------------------------------- reading
 
 
-def _unpack(data: bytes, limit: int) -> bytes:
-    """Plain bytes of a file that may be gzip-compressed, at most ``limit`` of them."""
-    if data[:2] != b"\x1f\x8b":
-        if len(data) > limit:
-            raise UnreadableError(f"holds {len(data)} bytes, expected at most {limit}")
-        return data
-    reader = zlib.decompressobj(wbits=31)
-    try:
-        plain = reader.decompress(data, limit + 1)
-    except zlib.error as error:
-        raise UnreadableError(f"is not a gzip file: {error}") from error
-    if len(plain) > limit:
-        raise UnreadableError(f"unpacks to more than {limit} bytes")
-    if not reader.eof:
-        raise UnreadableError("is a truncated gzip file")
-    return plain
-
-
-def _header(plain: bytes) -> Any:
-    if len(plain) < _HEADER_BYTES:
-        raise UnreadableError("is shorter than a NIfTI-1 header")
-    if plain[344:348] != b"n+1\0":
-        raise UnreadableError("is not a single-file NIfTI-1 image")
-    try:
-        header_class: Any = nib.Nifti1Header
-        return header_class.from_fileobj(io.BytesIO(plain))
-    except Exception as error:
-        raise UnreadableError(f"has a broken NIfTI-1 header: {error}") from error
-
-
 def read_labels(data: bytes, voxels: int | None = None) -> LabelMap:
     """Parse a label map from (gzip-compressed) NIfTI-1 bytes.
 
@@ -103,23 +82,8 @@ def read_labels(data: bytes, voxels: int | None = None) -> LabelMap:
     Raises:
         UnreadableError: If it cannot be read as a 3D image of finite values.
     """
-    wanted = voxels if voxels is not None else 1 << 27
-    plain = _unpack(data, _HEADER_BYTES + _EXTENSION_BYTES + wanted * _MAX_BYTES_PER_VOXEL)
-    header = _header(plain)
-    shape = header.get_data_shape()
-    if len(shape) != 3 or math.prod(shape) == 0:
-        raise UnreadableError(f"must be 3D and not empty, its shape is {tuple(shape)}")
-    if voxels is not None and math.prod(shape) > 2 * voxels:
-        raise UnreadableError(f"has the shape {tuple(shape)}, far larger than the input")
-    try:
-        image = nib.Nifti1Image.from_bytes(plain)
-        values = np.asanyarray(image.dataobj)
-        affine = np.asarray(image.affine, dtype=np.float64)
-        dtype = str(np.dtype(header.get_data_dtype()).newbyteorder("="))
-    except Exception as error:
-        raise UnreadableError(f"cannot be read: {error}") from error
-    if values.dtype.kind not in "iuf" or not np.isfinite(affine).all():
-        raise UnreadableError(f"holds {dtype} voxels or a broken affine")
+    image = read_image(data, voxels)
+    values, affine, dtype = image.values, image.affine, image.dtype
     if values.dtype.kind == "f":
         if not np.isfinite(values).all() or float(np.abs(values).max()) > 2**31:
             raise UnreadableError("holds values that are no labels")
@@ -196,13 +160,13 @@ def properties(spec: TaskSpec, output: LabelMap) -> dict[str, Any]:
         for name, value in _by_name(spec).items()
         if value != 0
     }
-    organ = spec.pilot.quantity.removesuffix("_volume_ml")
     return {
         "shape": list(output.labels.shape),
         "dtype": output.dtype,
         "labels": [int(v) for v in present.tolist()[:64]],
         "volumes_ml": volumes,
-        "quantity": volumes.get(organ),
+        "quantity": volumes.get(spec.pilot.quantity.removesuffix("_volume_ml")),
+        "values": {f"{name}_volume_ml": volume for name, volume in volumes.items()},
     }
 
 
@@ -253,7 +217,7 @@ def inspect_output(spec: TaskSpec, reference_bytes: bytes, output_bytes: bytes) 
 
 def score_labels(spec: TaskSpec, truth: LabelMap, output: LabelMap) -> CaseScore:
     """Score a label map that lies on the grid of the truth."""
-    params: Mapping[str, Any] = spec.metric.params
+    params = parse_params(SegParams, spec)
     by_name = _by_name(spec)
     spacing = truth.spacing_mm
     overlaps: dict[str, float] = {}
@@ -270,13 +234,16 @@ def score_labels(spec: TaskSpec, truth: LabelMap, output: LabelMap) -> CaseScore
         secondary[f"hd95_{name}_mm"] = hd95(found) if found else None
         unmatched = real.any() != said.any()
         secondary[f"nsd_{name}"] = (
-            nsd(found, float(params["nsd_tolerance_mm"])) if found else 0.0 if unmatched else None
+            nsd(found, params.nsd_tolerance_mm) if found else 0.0 if unmatched else None
         )
-    lesion = str(params["lesion"])
-    if lesion not in overlaps:
+    lesion = params.lesion
+    if lesion and lesion not in overlaps:
         claimed_ml = int((output.labels == by_name[lesion]).sum()) * truth.voxel_ml
-        organ = overlaps.get(str(params["organ"]), 0.0)
-        overlaps[lesion] = organ if claimed_ml <= float(params["lesion_free_ml"]) else 0.0
+        organ = overlaps.get(params.organ, 0.0)
+        overlaps[lesion] = organ if claimed_ml <= params.lesion_free_ml else 0.0
+    if not overlaps:
+        # Nothing to find: only an output without any foreground is right.
+        overlaps[""] = float(not output.labels.any())
     message, _ = contract_fault(spec, output, truth)
     return CaseScore(
         score=clip(sum(overlaps.values()) / len(overlaps)),
@@ -338,3 +305,78 @@ def agreement(spec: TaskSpec, a_bytes: bytes, b_bytes: bytes) -> float:
     overlaps = [dice(a.labels == v, b.labels == v) for v in values]
     known = [overlap for overlap in overlaps if overlap is not None]
     return clip(sum(known) / len(known)) if known else 1.0
+
+
+class SegDice:
+    """The segmentation metric behind the protocol of all tracks."""
+
+    name: Final = "seg_dice"
+    shared_output: Final = False
+    needs_input: Final = False
+
+    def truth_names(self, spec: TaskSpec) -> tuple[str, ...]:
+        """The true label map, named like the output."""
+        return (output_name(spec),)
+
+    def check(self, spec: TaskSpec) -> None:
+        """Raise if the parameters do not fit, or name no class of the output."""
+        params = parse_params(SegParams, spec)
+        names = [name for value, name in spec.output.labels.items() if value != 0]
+        for key, name in (("organ", params.organ), ("lesion", params.lesion)):
+            if bool(params.organ) != bool(params.lesion) or (name and name not in names):
+                raise TaskError(
+                    f"Expected metric.params.{key} of {spec.id} to be among {names}, or neither "
+                    f"organ nor lesion, got {name!r}."
+                )
+
+    def prepare(self, spec: TaskSpec, cases: Sequence[Case]) -> dict[str, Any]:
+        """The cases; the truth is read in :meth:`score`."""
+        return {"cases": [case.id for case in cases]}
+
+    def score(
+        self, spec: TaskSpec, cases: Sequence[Case], known: Mapping[str, Any]
+    ) -> dict[str, CaseScore]:
+        """See :func:`score_case`."""
+        name = output_name(spec)
+        return {c.id: score_case(spec, c.truth[name], None, c.output) for c in cases}
+
+    def total(
+        self,
+        spec: TaskSpec,
+        rows: Mapping[str, CaseScore],
+        known: Mapping[str, Any],
+        *,
+        seed: int = 0,
+    ) -> TaskScore:
+        """The mean over cases."""
+        return aggregate(known["cases"], rows, seed=seed)
+
+    def inspect(self, spec: TaskSpec, case: Case) -> dict[str, Any]:
+        """See :func:`inspect_output`; the grid is that of the input, or else of the truth."""
+        if case.output is None:
+            return unreadable_facts(missing_case().message)
+        grid = case.inputs.get(spec.input_file) or case.truth[output_name(spec)]
+        return inspect_output(spec, grid, case.output)
+
+    def agreement(self, spec: TaskSpec, case: str, a: bytes, b: bytes) -> float:
+        """See :func:`agreement`."""
+        return agreement(spec, a, b)
+
+
+__all__ = [
+    "LabelMap",
+    "SegDice",
+    "SegParams",
+    "UnreadableError",
+    "agreement",
+    "contract_fault",
+    "dice",
+    "hd95",
+    "inspect_output",
+    "nsd",
+    "properties",
+    "read_labels",
+    "score_case",
+    "score_labels",
+    "surface_distances",
+]
