@@ -10,7 +10,7 @@ RUNS   ?= runs
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all lint format learn bench image clean
+.PHONY: help venv demo test test-all soak lint format learn bench bench-sandbox image clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 14
@@ -30,10 +30,13 @@ learn: $(STAMP)  ## The learning study: several seeds, committed under docs/resu
 	$(BIN)/bat-agent learn --runs $(RUNS)/learn --out docs/results/learn.json
 
 test: $(STAMP)  ## The test suite without its slow part; Docker tests run where a daemon answers
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow and not soak"
 
-test-all: $(STAMP)  ## The whole test suite
-	@$(BIN)/python -m pytest
+test-all: $(STAMP)  ## The whole test suite but the soak
+	@$(BIN)/python -m pytest -m "not soak"
+
+soak: $(STAMP)  ## Ten thousand cells on each backend: memory, descriptors and processes stay flat
+	@$(BIN)/python -m pytest -m soak
 
 lint: $(STAMP)  ## Format check, lint, types and the architecture's import rules
 	$(BIN)/ruff format --check .
@@ -47,6 +50,16 @@ format: $(STAMP)  ## Format the code and apply the safe lint fixes
 
 bench: $(STAMP)  ## Measure speed and size; writes docs/results/bench.json
 	$(BIN)/python tests/bench/run.py
+
+# SWE-ReX lives in an environment of its own: it must not move the tested versions.
+REX := $(VENV)/bench
+$(REX)/.installed: requirements/bench.txt $(STAMP)
+	@test -x $(REX)/bin/python || $(PYTHON) -m venv $(REX)
+	$(REX)/bin/python -m pip install -qq -r requirements/bench.txt
+	@touch $@
+
+bench-sandbox: $(STAMP) $(REX)/.installed  ## Cells and resets against containers and forks; writes docs/bench.md
+	$(BIN)/python tests/bench/sandbox.py --swe-rex $(REX)/bin/python $(ARGS)
 
 image: $(STAMP)  ## Build the Docker sandbox image (skipped when it is up to date)
 	$(BIN)/bat-env image build

@@ -1,0 +1,211 @@
+"""Our own sandboxes in the bench: cells, resets, sixteen at once, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+from contenders import IDLE_S, STATE, Contender, timed
+
+from bat_env.errors import SandboxError
+from bat_env.sandbox import make_sandbox
+from bat_env.sandbox.base import Cell, Limits, Sandbox
+
+MANY = 16
+EXTRA = {"docker": 2, "local": 4}
+"""Idle sandboxes that are added, to see what each further one costs."""
+
+_TRIVIAL = Cell("python", "pass", 1)
+_MONAI = Cell("python", "import monai", 1)
+_BASH = Cell("bash", "echo hello", 1)
+_WORK = Cell(
+    "python",
+    "import json\n"
+    "import numpy as np\n"
+    "volume = np.fromfile('/data/c0/ct.raw', np.int16).reshape(32, 32, 40).astype(np.float32)\n"
+    "facts = {'mean': float(volume.mean()), 'p': np.percentile(volume, [1, 50, 99]).tolist()}\n"
+    "facts['edges'] = float(sum(np.abs(g).mean() for g in np.gradient(volume)))\n"
+    "json.dump(facts, open('facts.json', 'w'))\n"
+    "print(facts)\n",
+    1,
+)
+"""A few milliseconds of work, as an inspecting cell does."""
+_INPUT = {"data/c0/ct.raw": bytes(range(256)) * 320}
+
+
+def _must(sandbox: Sandbox, cell: Cell) -> None:
+    result = sandbox.run(cell)
+    if not result.ok:
+        raise SandboxError(f"A bench cell failed ({result.exit_code}): {result.stderr[-500:]}")
+
+
+def opened(stack: contextlib.ExitStack, backend: str, limits: Limits | None = None) -> Sandbox:
+    """A started sandbox that closes with ``stack``."""
+    sandbox = make_sandbox(backend, limits)
+    stack.callback(sandbox.close)
+    sandbox.start()
+    sandbox.reset(_INPUT)
+    return sandbox
+
+
+def close_all() -> None:
+    """End the shared workers too."""
+    from bat_env.sandbox.embedded import close_workers
+
+    close_workers()
+
+
+def cell_contenders(sandbox: Sandbox, backend: str) -> list[Contender]:
+    """Cells and resets on one warm sandbox."""
+
+    def cells(cell: Cell, count: int, idle_s: float) -> Callable[[], list[float]]:
+        return lambda: timed(lambda: _must(sandbox, cell), count, idle_s)
+
+    def back_to_back() -> list[float]:
+        # The first cells find spares that were made before; what lasts is the pace after them.
+        return timed(lambda: _must(sandbox, _TRIVIAL), 14)[4:]
+
+    def reset(files: dict[str, bytes]) -> Callable[[], list[float]]:
+        return lambda: timed(lambda: sandbox.reset(files), 2, IDLE_S)
+
+    def reset_20mb() -> list[float]:
+        times = reset(dict(STATE))()
+        sandbox.reset(_INPUT)
+        return times
+
+    return [
+        Contender(
+            f"{backend}.cell",
+            f"{backend}: trivial Python cell, host idle between cells",
+            cells(_TRIVIAL, 8, IDLE_S),
+            turns=4,
+            baseline="fork.bare",
+        ),
+        Contender(
+            f"{backend}.burst",
+            f"{backend}: trivial Python cells back to back",
+            back_to_back,
+            turns=4,
+            baseline="fork.naive",
+        ),
+        Contender(
+            f"{backend}.monai",
+            f"{backend}: cell with `import monai`",
+            cells(_MONAI, 4, IDLE_S),
+            turns=3,
+            baseline="exec.monai",
+        ),
+        Contender(
+            f"{backend}.bash",
+            f"{backend}: bash cell",
+            cells(_BASH, 4, IDLE_S),
+            turns=3,
+            baseline="python.bare",
+        ),
+        Contender(
+            f"{backend}.reset",
+            f"{backend}: reset to an empty state",
+            reset({}),
+            turns=3,
+            baseline="run.pass",
+        ),
+        Contender(
+            f"{backend}.reset20",
+            f"{backend}: reset to the 20 MB state",
+            reset_20mb,
+            turns=2,
+            baseline="untar.20mb",
+        ),
+    ]
+
+
+def many_contenders(
+    stack: contextlib.ExitStack, backend: str, log: Callable[[str], None]
+) -> list[Contender]:
+    """Cells a second of sixteen sandboxes driven by sixteen threads, against one."""
+    log(f"starting {MANY} {backend} sandboxes")
+    with ThreadPoolExecutor(2) as starters:
+        boxes = list(starters.map(lambda _: opened(stack, backend), range(MANY)))
+
+    def throughput(chosen: list[Sandbox], each: int) -> list[float]:
+        gate = threading.Barrier(len(chosen) + 1)
+
+        def drive(box: Sandbox) -> None:
+            gate.wait()
+            for _ in range(each):
+                _must(box, _WORK)
+
+        with ThreadPoolExecutor(len(chosen)) as drivers:
+            jobs = [drivers.submit(drive, box) for box in chosen]
+            gate.wait()
+            began = time.perf_counter()
+            for job in jobs:
+                job.result()
+        return [len(chosen) * each / (time.perf_counter() - began)]
+
+    return [
+        Contender(
+            f"{backend}.one",
+            f"{backend}: one environment, cells of a few ms without a pause",
+            lambda: throughput(boxes[:1], 40),
+            turns=2,
+            unit="cells/s",
+        ),
+        Contender(
+            f"{backend}.sixteen",
+            f"{backend}: sixteen environments at once, the same cells",
+            lambda: throughput(boxes, 5),
+            turns=2,
+            unit="cells/s",
+            baseline=f"{backend}.one",
+        ),
+    ]
+
+
+def worker_pids(sandbox: Sandbox) -> set[int]:
+    """Every process of the worker behind a sandbox, as this machine numbers them."""
+    container = getattr(sandbox, "container", "")
+    if container:
+        from bat_env.sandbox.docker import connect
+
+        client = connect()
+        try:
+            root = int(client.api.inspect_container(container)["State"]["Pid"])
+        finally:
+            client.close()
+    else:
+        root = int(sandbox.worker._transport._process.pid)  # type: ignore[attr-defined]
+    return {root, *(child.pid for child in psutil.Process(root).children(recursive=True))}
+
+
+def pss_mb(pids: Iterable[int]) -> float:
+    """Proportional memory of processes, MiB: a page that n processes share counts 1/n for each.
+
+    Raises:
+        OSError: If this user may not read it.
+    """
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += next(int(row.split()[1]) for row in rows if row.startswith("Pss:"))
+    return total / 1024
+
+
+def memory_samples(backend: str) -> dict[str, float]:
+    """MiB of a first idle sandbox, and of each further one (``EXTRA`` of them)."""
+    with contextlib.ExitStack() as stack:
+        boxes = [opened(stack, backend)]
+        time.sleep(1.0)
+        first = pss_mb(worker_pids(boxes[0]))
+        boxes += [opened(stack, backend) for _ in range(EXTRA[backend])]
+        time.sleep(1.0)
+        pids: set[int] = set()
+        for box in boxes:
+            pids |= worker_pids(box)
+        return {"first": first, "extra": (pss_mb(pids) - first) / EXTRA[backend]}
