@@ -68,9 +68,9 @@ def balanced_accuracy(
     return float((right[present] / real[present]).mean()), int(present.sum())
 
 
-def _chance(present: int | NDArray[np.int64], classes: int) -> Any:
+def _chance(present: int | NDArray[np.int64], classes: int) -> Floats:
     """What a constant answer gets; with one class left in the truth, that of all classes."""
-    return 1.0 / np.where(np.asarray(present) > 1, present, max(classes, 2))
+    return np.asarray(1.0 / np.where(np.asarray(present) > 1, present, max(classes, 2)))
 
 
 def bootstrap_balanced(
@@ -90,7 +90,8 @@ def bootstrap_balanced(
         recall = np.where(counts > 0, (weights @ right) / np.maximum(counts, 1), 0.0)
     present = (counts > 0).sum(axis=1)
     zero = _chance(present, classes)
-    return np.clip((recall.sum(axis=1) / np.maximum(present, 1) - zero) / (1 - zero), 0.0, 1.0)
+    balanced = recall.sum(axis=1) / np.maximum(present, 1)
+    return np.asarray(np.clip((balanced - zero) / (1 - zero), 0.0, 1.0))
 
 
 def auroc(positive: NDArray[np.bool_], scores: Floats) -> float | None:
