@@ -46,6 +46,19 @@ class SandboxError(BatError):
     """The sandbox failed for a reason that is not the agent's: the episode is invalid (null)."""
 
 
+class SandboxDiedError(SandboxError):
+    """The sandbox ended during a request.
+
+    Attributes:
+        evidence: What the host itself saw that lays the death on the running cell: ``"oom"`` (its
+            memory cgroup killed), ``"frame"`` (bytes that no worker writes), or ``""``.
+    """
+
+    def __init__(self, message: str, evidence: str = "") -> None:
+        super().__init__(message)
+        self.evidence = evidence
+
+
 class SandboxUnavailableError(SandboxError):
     """No sandbox backend can run on this machine; the message names what to install."""
 

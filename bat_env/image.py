@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_BASE: Final = "python:3.11-slim"
 """Used when it is here or can be pulled; else a base is made from this machine's packages."""
 
-_DEFAULT_HOST: Final = "unix:///var/run/docker.sock"
+_DEFAULT_SOCKET: Final = "/var/run/docker.sock"
 DIGEST_LABEL: Final = "automed-bat.digest"
 _INPUTS: Final = ("Dockerfile", "requirements.txt", "bootstrap_base.py")
 _ARCHITECTURES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -111,17 +111,35 @@ def connect(timeout_s: float) -> _Client:
         raise SandboxUnavailableError(
             "The docker sandbox needs the Python package 'docker': pip install docker."
         ) from error
-    host = os.environ.get("DOCKER_HOST", "") or _DEFAULT_HOST
+    host = daemon_host()
     try:
         _knock(host, timeout_s)
-        return docker.from_env(timeout=timeout_s)
+        environment = {**os.environ, "DOCKER_HOST": host}
+        return docker.from_env(timeout=timeout_s, environment=environment)
     except (OSError, docker.errors.DockerException) as error:
         reason = _reason(error)
         raise SandboxUnavailableError(
             f"No Docker daemon answers at {host}{f' ({reason})' if reason else ''}. Install Docker "
             "(Debian: docker.io), start its daemon, and make sure that this user may reach it "
-            "(DOCKER_HOST), or use the sandbox 'local'."
+            "(DOCKER_HOST; Podman's socket will do), or use the sandbox 'local'."
         ) from error
+
+
+def daemon_host() -> str:
+    """Address of the daemon: ``DOCKER_HOST``, else ``CONTAINER_HOST``, else the first socket found.
+
+    Docker's own socket comes first, then Podman's, of this user and of the machine.
+    """
+    told = os.environ.get("DOCKER_HOST", "") or os.environ.get("CONTAINER_HOST", "")
+    if told:
+        return told
+    if sys.platform == "win32":
+        return "npipe:////./pipe/docker_engine"
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "") or f"/run/user/{os.getuid()}"
+    for path in (_DEFAULT_SOCKET, f"{runtime}/podman/podman.sock", "/run/podman/podman.sock"):
+        if Path(path).exists():
+            return f"unix://{path}"
+    return f"unix://{_DEFAULT_SOCKET}"
 
 
 def _knock(host: str, timeout_s: float) -> None:

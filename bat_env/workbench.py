@@ -138,7 +138,9 @@ class Workbench:
             result = self.current.run(cell, timeout_s)
         except SandboxError as error:
             result = self._after_death(cell, timeout_s, error)
-            return Ran(result, self._manifest, (("worker_killed", str(error)),))
+            babble = getattr(error, "evidence", "") == "frame"
+            kind: ViolationKind = "malformed_frame" if babble else "worker_killed"
+            return Ran(result, self._manifest, ((kind, str(error)),))
         self._history.append((cell, timeout_s))
         self._manifest = apply_delta(self._manifest, result.delta)
         return Ran(result, self._manifest, violations_of(result))
@@ -185,6 +187,13 @@ class Workbench:
         if not isinstance(self.sandbox, str):
             raise error
         self._replay(error)
+        evidence = getattr(error, "evidence", "")
+        if evidence == "oom":  # proven already; the episode goes on before the deadly cell
+            return CellResult(
+                exit_code=_KILLED, stderr="the cell took the sandbox's memory", limit="memory"
+            )
+        if evidence == "frame":
+            return CellResult(exit_code=_KILLED, stderr="the cell forged the sandbox's replies")
         try:
             self.current.run(cell, timeout_s)
         except SandboxError:

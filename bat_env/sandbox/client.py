@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import queue
 import threading
@@ -12,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from bat_env.errors import SandboxError
+from bat_env.errors import SandboxDiedError, SandboxError
 
 from .worker import wire
 
@@ -37,6 +38,9 @@ class Transport(Protocol):
     def obituary(self) -> str:
         """Why the worker may have died, for error messages."""
 
+    def oom_within(self, seconds: float) -> bool:
+        """Whether the host saw the worker's own memory cgroup kill in the last ``seconds``."""
+
 
 class WorkerClient:
     """Sends requests and hands each reply to the thread that waits for it.
@@ -56,6 +60,8 @@ class WorkerClient:
         self._write_lock = threading.Lock()
         self._inbox: dict[int, queue.SimpleQueue[Reply | None]] = {0: queue.SimpleQueue()}
         self._dead = ""
+        self._babble = ""
+        self._running = 0
         self._abandoned = False
         _clients.add(self)
         self._reader = threading.Thread(target=self._read, name=f"bat-{name}", daemon=True)
@@ -87,8 +93,12 @@ class WorkerClient:
                     box = self._inbox.get(int(header["id"]))
                     if box is not None:
                         box.put((header, blobs))
-        except (OSError, wire.WireError, KeyError, TypeError, ValueError) as error:
+        except OSError as error:
             reason = str(error)
+        except (wire.WireError, KeyError, TypeError, ValueError, RecursionError) as error:
+            reason = f"it sent a malformed frame: {error}"
+            # Only one cell can have done it, if only one ran.
+            self._babble = "frame" if self._running == 1 else ""
         self._die(reason)
 
     def _die(self, reason: str) -> None:
@@ -98,28 +108,47 @@ class WorkerClient:
         for box in boxes:
             box.put(None)
 
-    def _next(self, request: int, deadline: float | None, op: str) -> Reply:
+    def _next(
+        self, request: int, deadline: float | None, op: str, began: float | None = None
+    ) -> Reply:
         box = self._inbox[request]
         try:
-            patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+            patience = None
+            if deadline is not None and math.isfinite(deadline):
+                patience = max(0.0, deadline - time.monotonic())
             reply = box.get(timeout=patience)
         except queue.Empty:
             reason = f"no answer to {op!r} in time"
             self._die(reason)
             raise SandboxError(f"The {self.name} sandbox worker hangs: {reason}.") from None
         if reply is None:
-            raise self._death(op)
+            raise self._death(op, began)
         header, _ = reply
         if "error" in header:
             raise _error(header, self.name)
         return reply
 
-    def _death(self, op: str) -> SandboxError:
+    def _death(self, op: str, began: float | None = None) -> SandboxDiedError:
         said = self._transport.obituary()
         tail = f" It said: {said}" if said else ""
-        return SandboxError(
+        evidence = ""
+        if op == "run" and began is not None:
+            evidence = self._babble
+            if not evidence and self._transport.oom_within(time.monotonic() - began + 1.0):
+                evidence = "oom"
+        return SandboxDiedError(
             f"The {self.name} sandbox worker died during {op!r} ({self._dead}).{tail} "
-            "The episode is invalid; open a new sandbox."
+            "The episode is invalid; open a new sandbox.",
+            evidence,
+        )
+
+    def accuse(self, op: str, error: Exception) -> SandboxDiedError:
+        """End the stream because a reply makes no sense; returns what to raise."""
+        self._die(f"a reply to {op!r} makes no sense: {type(error).__name__}: {error}")
+        return SandboxDiedError(
+            f"The {self.name} sandbox worker sent a reply to {op!r} that makes no sense "
+            f"({type(error).__name__}: {error}). The episode is invalid; open a new sandbox.",
+            "frame" if op == "run" else "",
         )
 
     def send(self, header: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
@@ -150,8 +179,11 @@ class WorkerClient:
         """
         if self._dead:
             raise self._death(str(header["op"]))
-        number = next(self._ids)
+        number, began = next(self._ids), time.monotonic()
         self._inbox[number] = queue.SimpleQueue()
+        runs = header["op"] == "run"
+        with self._lock:
+            self._running += runs
         try:
             self.send({"id": number, **header}, blobs)
             patience = timeout_s
@@ -159,7 +191,7 @@ class WorkerClient:
                 if not self.alive:  # died between the check above and the registration
                     self._inbox[number].put(None)
                 deadline = None if patience is None else time.monotonic() + patience
-                reply, parts = self._next(number, deadline, str(header["op"]))
+                reply, parts = self._next(number, deadline, str(header["op"]), began)
                 if not reply.get("more"):
                     return reply, parts
                 if on_part is not None:
@@ -167,6 +199,8 @@ class WorkerClient:
                     patience = patience if changed is None else changed
         finally:
             del self._inbox[number]
+            with self._lock:
+                self._running -= runs
 
     def close(self) -> None:
         """End the worker. Idempotent; never raises."""

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import threading
+from datetime import datetime
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -41,11 +42,19 @@ def default_image() -> str:
     return os.environ.get("BAT_SANDBOX_IMAGE", "") or default_tag()
 
 
+_PROFILE: Final = resources.files("bat_env.sandbox") / "seccomp.json"
+
+
 @cache
 def seccomp_profile() -> str:
     """Our seccomp profile as compact JSON."""
-    text = (resources.files("bat_env.sandbox") / "seccomp.json").read_text(encoding="utf-8")
-    return json.dumps(json.loads(text), separators=(",", ":"))
+    return json.dumps(json.loads(_PROFILE.read_text(encoding="utf-8")), separators=(",", ":"))
+
+
+def is_podman(client: Any) -> bool:
+    """Whether a Podman answers in the daemon's place."""
+    parts = client.api.version().get("Components") or [{}]
+    return str(parts[0].get("Name", "")).startswith("Podman")
 
 
 def connect(timeout_s: float = 60.0) -> Any:
@@ -59,7 +68,7 @@ def connect(timeout_s: float = 60.0) -> Any:
     return image.connect(timeout_s)
 
 
-def container_options(limits: Limits, image: str) -> dict[str, Any]:
+def container_options(limits: Limits) -> dict[str, Any]:
     """Keyword arguments of ``create_host_config``, the isolation in one place."""
     shm = shm_mb(limits)
     agent = f"uid={AGENT_UID},gid={AGENT_UID},mode=0755,exec,nosuid,nodev"
@@ -87,6 +96,35 @@ def container_options(limits: Limits, image: str) -> dict[str, Any]:
             "/skills": inputs,
         },
     }
+
+
+def podman_options(client: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """:func:`container_options` in the words of Podman.
+
+    It reads the seccomp profile from a file of its own machine, and knows neither owner nor inode
+    limit of a tmpfs: so everybody in the container (which is the agent) may write to it, and inodes
+    are left to the worker, which counts after each cell.
+
+    Raises:
+        SandboxUnavailableError: If Podman is on another machine.
+    """
+    if not client.api.base_url.startswith("http+docker"):
+        raise SandboxUnavailableError(
+            f"Expected a Docker daemon, or Podman on this machine; got Podman at "
+            f"{client.api.base_url}, which reads seccomp profiles only from its own files. Use its "
+            "socket file, a Docker daemon, or the sandbox 'local'."
+        )
+    tmpfs = {
+        place: ",".join(w for w in text.split(",") if not w.startswith(("nr_inodes", "uid", "gid")))
+        for place, text in options["tmpfs"].items()
+    }
+    for place in ("/workspace", "/tmp"):
+        tmpfs[place] = tmpfs[place].replace("mode=0755", "mode=1777")
+    with resources.as_file(_PROFILE) as profile:
+        security = ["no-new-privileges:true", f"seccomp={profile}"]
+    # Podman's own defaults are above what many machines allow, and then nothing starts.
+    ulimits = [{"Name": name, "Soft": 4096, "Hard": 4096} for name in ("nofile", "nproc")]
+    return {**options, "security_opt": security, "tmpfs": tmpfs, "ulimits": ulimits}
 
 
 class _Attached:
@@ -161,6 +199,27 @@ class _Attached:
             said += f" [container {state['Status']}, exit code {state['ExitCode']}]"
         return said[-1500:]
 
+    def oom_within(self, seconds: float) -> bool:
+        """Ask the daemon's own log: the container, its counters included, may be gone."""
+        with contextlib.suppress(Exception):
+            now = datetime.fromisoformat(self._client.info()["SystemTime"]).timestamp()
+            seen = self._client.api.events(
+                since=int(now - seconds),
+                until=int(now) + 1,
+                filters={"container": self._container, "event": "oom"},
+                decode=True,
+            )
+            with contextlib.closing(seen):
+                return any(True for _ in seen)
+        return False
+
+
+def _not_started(error: Exception) -> SandboxError:
+    return SandboxError(
+        f"Expected the sandbox container to start, the daemon says: {error}. Run `bat-env sandbox "
+        "check --backend docker`, look into the daemon's log, or use the sandbox 'local'."
+    )
+
 
 class DockerSandbox(WorkerSandbox):
     """A sandbox in a container of its own.
@@ -210,11 +269,14 @@ class DockerSandbox(WorkerSandbox):
             self.container = self._create(client)
             reaper.own(self.container)
             stream = _Attached(client, self.container)
-        except BaseException:
+        except BaseException as error:
             if self.container:
+                reaper.disown(self.container)
                 with contextlib.suppress(Exception):
                     client.api.remove_container(self.container, force=True)
             client.close()
+            if isinstance(error, Exception) and not isinstance(error, SandboxError):
+                raise _not_started(error) from error
             raise
         try:
             client.api.start(self.container)
@@ -237,13 +299,15 @@ class DockerSandbox(WorkerSandbox):
             raise
         except Exception as error:
             stream.close()
-            raise SandboxError(f"The sandbox container did not start: {error}") from error
+            raise _not_started(error) from error
         return worker
 
     def _create(self, client: Any) -> str:
         import docker
 
-        options = container_options(self.limits, self.image)
+        options = container_options(self.limits)
+        if is_podman(client):
+            options = podman_options(client, options)
         try:
             made = client.api.create_container(
                 self.image,

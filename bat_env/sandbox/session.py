@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -108,15 +109,26 @@ class WorkerSandbox:
         header["sid"] = self._sid
         code = cell.code.encode("utf-8", "surrogatepass")
         # Waiting for a free core may take as long as other cells do; only a started cell is timed.
+        patience = {"queued": math.inf, "started": wall + _GRACE_S}
         reply, blobs = worker.request(
-            header, [code], timeout_s=None, on_part=lambda *_: wall + _GRACE_S
+            header,
+            [code],
+            timeout_s=wall + _GRACE_S,
+            on_part=lambda part, _: patience[part["event"]],
         )
-        return _result(reply, blobs)
+        try:
+            return _result(reply, blobs)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise worker.accuse("run", error) from error
 
     def manifest(self) -> Manifest:
         """The workspace now."""
-        reply, _ = self.worker.request({"op": "manifest", "sid": self._sid}, timeout_s=300.0)
-        return _entries(reply["entries"])
+        worker = self.worker
+        reply, _ = worker.request({"op": "manifest", "sid": self._sid}, timeout_s=300.0)
+        try:
+            return _entries(reply["entries"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise worker.accuse("manifest", error) from error
 
     def read(self, path: str, max_bytes: int) -> bytes:
         """Read a regular workspace file of at most ``max_bytes``."""
