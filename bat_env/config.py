@@ -27,9 +27,6 @@ ON_SANDBOX_ERROR: Final[tuple[str, ...]] = ("raise", "truncate")
 OPTIONS: Final[tuple[str, ...]] = ("task", "stage", "outcome", "state_id", "index", "size")
 """Keys that ``reset(options=...)`` knows."""
 
-DEFAULT_TASKS: Final[Mapping[str, str]] = {"seg": "seg/kidney_tumor"}
-"""Lite task of a track; a track without an entry uses the first of its tasks by name."""
-
 MAX_INDEX: Final = 2**31
 
 _BANK_METHODS: Final = ("get", "workspace", "sample", "close")
@@ -160,10 +157,13 @@ def choose_task(track: str | None, task: str | None) -> Task | None:
     tracks = sorted({name.split("/", 1)[0] for name in ids})
     if track not in tracks:
         raise unknown_name("track", track, tracks, "A track exists where a task folder exists.")
-    default = DEFAULT_TASKS.get(track)
-    return load_task(
-        default if default in ids else next(i for i in ids if i.startswith(f"{track}/"))
-    )
+    return lite_task(track)
+
+
+def lite_task(track: str) -> Task:
+    """The task of a track that says it is the Lite task, or else the first by name."""
+    loaded = [load_task(name) for name in task_ids() if name.startswith(f"{track}/")]
+    return next((task for task in loaded if task.spec.lite), loaded[0])
 
 
 def check_backend(sandbox: object) -> str | Sandbox:

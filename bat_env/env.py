@@ -22,7 +22,8 @@ from bat_env.errors import BankError, BatError, GraderError, SandboxError
 from bat_env.feedback import cell_text, notice_text, show_path
 from bat_env.grader import shared_grader
 from bat_env.info import public_info, score_info, start_info
-from bat_env.render import montage, outputs_of, scoreboard
+from bat_env.montage import montage
+from bat_env.render import outputs_of, scoreboard
 from bat_env.rubric import RubricContract, compile_contract
 from bat_env.rubric.base import Context, RubricResult
 from bat_env.sandbox.base import Cell, Language, Limits, Sandbox

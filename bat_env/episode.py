@@ -104,8 +104,10 @@ class Evidence:
     Attributes:
         files: Workspace path -> bytes, read back by the host at hand-in (bounded, regular).
         grade: Grading of ``outputs/`` against the truth.
+        grade_own: The same of this episode's own outputs alone, where others lie beside them.
         pilot: Host-measured properties of the pilot output (shape, affine, dtype, labels, volumes);
-            in recovery states also the score of the inherited pipeline on that case.
+            in recovery states also the score of the inherited pipeline on that case, and where
+            that proves nothing, mean scores of clean runs before and now on several cases.
         probe_rerun: ``predict.py`` on the unseen probe case, and whether its output is valid.
         batch_rerun: ``predict.py`` on one random case of the batch.
         batch_rerun_case: That case.
@@ -120,6 +122,7 @@ class Evidence:
 
     files: dict[str, bytes] = field(default_factory=dict)
     grade: GradeResult | None = None
+    grade_own: GradeResult | None = None
     pilot: Mapping[str, Any] | None = None
     probe_rerun: RerunResult | None = None
     batch_rerun: RerunResult | None = None

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any, Final, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from bat_env.episode import GradeResult
 from bat_env.errors import GraderError
 from bat_env.grader.client import ChildCrash, ServerProcess, shared_server
+from bat_env.grader.packing import PackedCase, pack_cases
+from bat_env.grader.preview import Preview, unpack
 from bat_env.tasks.instance import Instance
 from bat_env.tasks.spec import TaskSpec
 
-MAX_PREVIEW_SIDE: Final[int] = 2048
+_KEPT_INSTANCES: Final[int] = 64
+"""Instances whose truth-side numbers are kept."""
 
 
 class HasSpec(Protocol):
@@ -37,6 +38,8 @@ class Grader:
 
     def __init__(self, server: ServerProcess | None = None) -> None:
         self._server = server or shared_server()
+        self._prepared: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def grade(self, task: HasSpec, instance: Instance, files: Mapping[str, bytes]) -> GradeResult:
         """Grade all cases of an instance.
@@ -53,34 +56,31 @@ class Grader:
             GraderError: If grading failed for a reason that is not in the files.
         """
         spec = task.spec
+        known = self._known(spec, instance, instance.cases)
         outputs = {c: files.get(spec.output.path.format(case=c)) for c in instance.cases}
         try:
-            rows, total = self._grade(spec, instance, outputs)
-        except ChildCrash:
-            # One hostile file must not cost the others: find it, one child a case.
-            rows = {}
-            for case, data in outputs.items():
-                try:
-                    rows |= self._grade(spec, instance, {case: data})[0]
-                except ChildCrash as error:
-                    rows |= self._grade(spec, instance, {case: None})[0]
-                    rows[case]["message"] = f"unreadable: {error}"
-            total = self._total(rows)
-        return _result(total, rows)
+            rows = self._rows(spec, instance, outputs, known)
+        except ChildCrash as crash:
+            rows = self._one_by_one(spec, instance, outputs, known, crash)
+        return _result(self._total(spec, rows, known), rows)
 
     def inspect(self, task: HasSpec, instance: Instance, case: str, data: bytes) -> dict[str, Any]:
         """Properties of one output of a case (the probe case included), and its score.
 
         Returns:
-            ``readable``, ``valid``, ``message``; where readable also ``shape``, ``affine_ok``
-            (shape and affine), ``dtype``, ``labels``, ``volumes_ml``, ``quantity`` (the pilot's
-            sanity value) and ``case_score``.
+            ``readable``, ``valid``, ``message``; where readable also what the metric measures of
+            the file (``shape``, ``affine_ok``, ``dtype``, ``labels``, ``values``), ``quantity``
+            (the pilot's sanity value) and ``case_score``.
 
         Raises:
             GraderError: If the grader failed, or ``case`` is not a case of the instance.
         """
+        spec = task.spec
+        known = self._known(
+            spec, instance, (case,) if case == instance.probe_case else instance.cases
+        )
         try:
-            row = self._grade(task.spec, instance, {case: data})[0][case]
+            row = self._rows(spec, instance, {case: data}, known)[case]
         except ChildCrash as error:
             return {"readable": False, "valid": False, "message": f"unreadable: {error}"}
         return {
@@ -90,16 +90,19 @@ class Grader:
             "case_score": _unit(row.get("score")),
         }
 
-    def agreement(self, task: HasSpec, a: bytes, b: bytes) -> float:
-        """Agreement of two outputs of one case in [0, 1] (mean Dice over labels for seg).
+    def agreement(self, task: HasSpec, a: bytes, b: bytes, case: str = "") -> float:
+        """Agreement of two outputs of one case in [0, 1], as the task's metric defines it.
 
         Args:
             task: The task.
             a: An output that was found valid; its size bounds what is read of ``b``.
             b: Any bytes.
+            case: The case; where one table holds all cases, the row that is compared.
         """
         try:
-            reply, _ = self._server.request(_header("agreement", task.spec), [a, b])
+            reply, _ = self._server.request(
+                {**_header("agreement", task.spec), "case": case}, [a, b]
+            )
         except ChildCrash:
             return 0.0
         return _unit(reply.get("agreement"))
@@ -111,53 +114,95 @@ class Grader:
         except ChildCrash as error:
             return {"readable": False, "message": f"unreadable: {error}"}
 
-    def preview(
-        self, task: HasSpec, instance: Instance, case: str, data: bytes
-    ) -> NDArray[np.uint8] | None:
-        """Labels of an output for pictures.
+    def preview(self, task: HasSpec, instance: Instance, case: str, data: bytes) -> Preview | None:
+        """What an output looks like, for pictures.
 
         Returns:
-            3-D uint8 array in file order (255 = a label outside 0..254), or ``None`` where the
-            file is no 3-D label map.
+            An array, boxes or lines of text, by the task's output format; ``None`` where the file
+            cannot be shown.
         """
-        reference, _ = _case_files(task.spec, instance, case)
+        tree = _case_tree(instance, case)[1]
+        header = {**_header("preview", task.spec), "case": case}
+        reference = tree.get(task.spec.input_file, b"")
         try:
-            reply, blobs = self._server.request(_header("preview", task.spec), [reference, data])
+            reply, blobs = self._server.request(header, [reference, data])
         except ChildCrash:
             return None
-        shape = reply.get("shape")
-        if not isinstance(shape, list) or len(shape) != 3 or len(blobs) != 1:
-            return None
-        if not all(type(n) is int and 1 <= n <= MAX_PREVIEW_SIDE for n in shape):
-            return None
-        if math.prod(shape) != len(blobs[0]):
-            return None
-        return np.frombuffer(blobs[0], np.uint8).reshape(shape)
+        return unpack(reply, blobs)
 
     def close(self) -> None:
         """End the server. Idempotent; a later call starts it again."""
         self._server.close()
 
-    def _total(self, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def _known(self, spec: TaskSpec, instance: Instance, cases: tuple[str, ...]) -> dict[str, Any]:
+        """What the metric works out from truths and inputs alone; no agent bytes are near it."""
+        key = (spec.model_dump_json(), instance.seed, instance.size, cases)
+        with self._lock:
+            if key in self._prepared:
+                self._prepared.move_to_end(key)
+                return self._prepared[key]
+        rows, blobs = pack_cases(_cases(instance, dict.fromkeys(cases)))
         try:
-            reply, _ = self._server.request({"op": "aggregate", "rows": rows}, [])
+            reply, _ = self._server.request({**_header("prepare", spec), "cases": rows}, blobs)
+        except ChildCrash as error:
+            raise GraderError(f"The grader crashed on the truth of {spec.id}: {error}.") from error
+        known = _table(reply.get("known"))
+        with self._lock:
+            self._prepared[key] = known
+            while len(self._prepared) > _KEPT_INSTANCES:
+                self._prepared.popitem(last=False)
+        return known
+
+    def _one_by_one(
+        self,
+        spec: TaskSpec,
+        instance: Instance,
+        outputs: Mapping[str, bytes | None],
+        known: Mapping[str, Any],
+        crash: ChildCrash,
+    ) -> dict[str, dict[str, Any]]:
+        """One hostile file must not cost the others: find it, one child a case.
+
+        A table that crashed the child is one file; nothing of it is asked for again.
+        """
+        rows: dict[str, dict[str, Any]] = {}
+        for case, data in outputs.items():
+            error = crash
+            if not spec.output.is_table:
+                try:
+                    rows |= self._rows(spec, instance, {case: data}, known)
+                    continue
+                except ChildCrash as again:
+                    error = again
+            rows |= self._rows(spec, instance, {case: None}, known)
+            rows[case]["message"] = f"unreadable: {error}"
+        return rows
+
+    def _total(
+        self, spec: TaskSpec, rows: Mapping[str, Mapping[str, Any]], known: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        header = {**_header("total", spec), "rows": rows, "known": known}
+        try:
+            reply, _ = self._server.request(header, [])
         except ChildCrash as error:
             raise GraderError(f"The grader crashed on the host's own numbers: {error}.") from error
         return _table(reply.get("total"))
 
-    def _grade(
-        self, spec: TaskSpec, instance: Instance, outputs: Mapping[str, bytes | None]
-    ) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-        """Rows by case, and their total, from one child."""
-        blobs: list[bytes] = []
-        for case, data in outputs.items():
-            blobs += [*_case_files(spec, instance, case), data or b""]
-        present = {case: data is not None for case, data in outputs.items()}
-        reply, _ = self._server.request({**_header("grade", spec), "cases": present}, blobs)
+    def _rows(
+        self,
+        spec: TaskSpec,
+        instance: Instance,
+        outputs: Mapping[str, bytes | None],
+        known: Mapping[str, Any],
+    ) -> dict[str, dict[str, Any]]:
+        """Rows by case from one child."""
+        cases, blobs = pack_cases(_cases(instance, outputs))
+        header = {**_header("score", spec), "cases": cases, "known": known}
+        reply, _ = self._server.request(header, blobs)
         rows = _table(reply.get("rows"))
         if set(rows) != set(outputs) or not all(isinstance(r, dict) for r in rows.values()):
             raise ChildCrash("the reply does not fit the request")
-        return rows, _table(reply.get("total"))
+        return rows
 
 
 def _header(op: str, spec: TaskSpec) -> dict[str, Any]:
@@ -169,18 +214,23 @@ def _table(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _case_files(spec: TaskSpec, instance: Instance, case: str) -> tuple[bytes, bytes]:
-    """Input and truth of a case or of the probe case."""
-    truth = PurePosixPath(spec.output.path).name
-    try:
-        if case == instance.probe_case:
-            return instance.probe_public[spec.input_file], instance.probe_private[truth]
-        return instance.public[f"{case}/{spec.input_file}"], instance.private[f"{case}/{truth}"]
-    except KeyError as error:
+def _case_tree(instance: Instance, case: str) -> tuple[dict[str, bytes], dict[str, bytes]]:
+    """Truth and inputs of a case or of the probe case, by file name."""
+    if case == instance.probe_case:
+        return dict(instance.probe_private), dict(instance.probe_public)
+    if case not in instance.cases:
         raise GraderError(
-            f"Expected a case of this instance ({', '.join(instance.cases)}), got {case!r}: "
-            f"no file {error}."
-        ) from None
+            f"Expected a case of this instance ({', '.join(instance.cases)}), got {case!r}."
+        )
+    truth, inputs = (
+        {p.removeprefix(f"{case}/"): d for p, d in tree.items() if p.startswith(f"{case}/")}
+        for tree in (instance.private, instance.public)
+    )
+    return truth, inputs
+
+
+def _cases(instance: Instance, outputs: Mapping[str, bytes | None]) -> list[PackedCase]:
+    return [(case, *_case_tree(instance, case), data) for case, data in outputs.items()]
 
 
 def _number(value: object) -> float | None:

@@ -6,6 +6,7 @@ metrics themselves bound what they unpack and allocate; the child's limits stand
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -16,42 +17,48 @@ import numpy as np
 import PIL.Image
 import PIL.PngImagePlugin
 
-from bat_env.metrics import CaseScore, aggregate, seg
+from bat_env.grader import preview
+from bat_env.grader.packing import unpack_cases
+from bat_env.metrics import CaseScore, aggregate, load_metric, metric_names, seg
 from bat_env.tasks.spec import TaskSpec
 
 Blobs: TypeAlias = Sequence[bytes]
 Reply: TypeAlias = tuple[dict[str, Any], list[bytes]]
 
 MAX_IMAGE_PIXELS: Final[int] = 16 * 1024 * 1024
-_METRICS: Final = {"seg_dice": seg}
-"""Metric name of a task -> module with ``score_case`` and ``agreement``."""
 
 
 def _spec(header: Mapping[str, Any]) -> TaskSpec:
     return TaskSpec.model_validate(header["spec"])
 
 
-def _grade(header: Mapping[str, Any], blobs: Blobs) -> Reply:
-    """Score cases: blobs come in threes a case (input, truth, output; absent if not present)."""
+def _prepare(header: Mapping[str, Any], blobs: Blobs) -> Reply:
+    """What the metric works out from truths and inputs; the request holds no agent bytes."""
     spec = _spec(header)
-    metric = _METRICS[spec.metric.name]
-    scores: dict[str, CaseScore] = {}
-    for n, (case, present) in enumerate(header["cases"].items()):
-        reference, truth, output = blobs[3 * n : 3 * n + 3]
-        scores[case] = metric.score_case(spec, truth, reference, output if present else None)
-    rows = {case: dataclasses.asdict(score) for case, score in scores.items()}
-    return {"rows": rows, "total": dataclasses.asdict(aggregate(scores, scores))}, []
+    cases = unpack_cases(header["cases"], blobs)
+    return {"known": load_metric(spec.metric.name).prepare(spec, cases)}, []
 
 
-def _aggregate(header: Mapping[str, Any], blobs: Blobs) -> Reply:
-    """The task score of rows that were graded one by one."""
-    scores = {case: CaseScore(**row) for case, row in header["rows"].items()}
-    return {"total": dataclasses.asdict(aggregate(scores, scores))}, []
+def _score(header: Mapping[str, Any], blobs: Blobs) -> Reply:
+    """Rows of cases."""
+    spec = _spec(header)
+    cases = unpack_cases(header["cases"], blobs)
+    scores = load_metric(spec.metric.name).score(spec, cases, header["known"])
+    return {"rows": {case: dataclasses.asdict(score) for case, score in scores.items()}}, []
+
+
+def _total(header: Mapping[str, Any], blobs: Blobs) -> Reply:
+    """The task score of rows."""
+    spec = _spec(header)
+    rows = {case: CaseScore(**row) for case, row in header["rows"].items()}
+    total = load_metric(spec.metric.name).total(spec, rows, header["known"])
+    return {"total": dataclasses.asdict(total)}, []
 
 
 def _agreement(header: Mapping[str, Any], blobs: Blobs) -> Reply:
     spec = _spec(header)
-    return {"agreement": _METRICS[spec.metric.name].agreement(spec, blobs[0], blobs[1])}, []
+    metric = load_metric(spec.metric.name)
+    return {"agreement": metric.agreement(spec, header["case"], blobs[0], blobs[1])}, []
 
 
 def _image(header: Mapping[str, Any], blobs: Blobs) -> Reply:
@@ -74,19 +81,13 @@ def _image(header: Mapping[str, Any], blobs: Blobs) -> Reply:
 
 
 def _preview(header: Mapping[str, Any], blobs: Blobs) -> Reply:
-    """Labels of an output as uint8, for pictures; 255 stands for labels outside 0..254."""
-    try:
-        reference = seg.read_labels(blobs[0])
-        labels = seg.read_labels(blobs[1], reference.labels.size).labels
-    except seg.UnreadableError as error:
-        return {"shape": None, "message": str(error)}, []
-    small = np.where((labels >= 0) & (labels < 255), labels, 255).astype(np.uint8)
-    return {"shape": list(small.shape), "message": ""}, [np.ascontiguousarray(small).tobytes()]
+    return preview.decode(_spec(header), blobs[0], blobs[1], header["case"])
 
 
 OPERATIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Blobs], Reply]]] = {
-    "grade": _grade,
-    "aggregate": _aggregate,
+    "prepare": _prepare,
+    "score": _score,
+    "total": _total,
     "agreement": _agreement,
     "image": _image,
     "preview": _preview,
@@ -100,6 +101,9 @@ def run(header: Mapping[str, Any], blobs: Blobs) -> Reply:
 
 def warm() -> None:
     """Touch the code paths once, so that a confined child has nothing left to import."""
+    for name in metric_names():
+        with contextlib.suppress(ModuleNotFoundError):
+            load_metric(name)
     labels = np.zeros((8, 8, 8), np.uint8)
     labels[2:6, 2:6, 2:6] = 1
     image = cast(Any, nib).Nifti1Image(labels, np.eye(4))

@@ -208,6 +208,47 @@ def close(a: float, b: float, *, abs_tol: float = 0.0, rel_tol: float = 0.0) -> 
     return abs(a - b) <= max(abs_tol, rel_tol * abs(b))
 
 
+def same(
+    claimed: object,
+    true: object,
+    *,
+    abs_tol: float = 0.0,
+    rel_tol: float = 0.0,
+    ordered: bool = True,
+) -> bool:
+    """Whether a recorded JSON value equals the true one.
+
+    Args:
+        claimed: Anything that JSON can hold.
+        true: Truth or booleans, strings (letter case does not count), numbers, and lists of them.
+        abs_tol: For numbers, see :func:`close`.
+        rel_tol: For numbers, see :func:`close`.
+        ordered: Whether the order of a list counts, and how often a value stands in it.
+    """
+    if isinstance(true, bool) or isinstance(claimed, bool):
+        return isinstance(true, bool) and isinstance(claimed, bool) and claimed == true
+    if isinstance(true, str):
+        return isinstance(claimed, str) and claimed.casefold() == true.casefold()
+    if isinstance(true, (list, tuple)):
+        if not isinstance(claimed, list):
+            return False
+        rows, wanted = claimed, list(true)
+        if not ordered:
+            rows, wanted = _distinct(rows), _distinct(wanted)
+        return len(rows) == len(wanted) and all(
+            same(c, t, abs_tol=abs_tol, rel_tol=rel_tol) for c, t in zip(rows, wanted, strict=True)
+        )
+    value, number = as_number(claimed), as_number(true)
+    if value is None or number is None:
+        return claimed is None and true is None
+    return close(value, number, abs_tol=abs_tol, rel_tol=rel_tol)
+
+
+def _distinct(values: Sequence[Any]) -> list[Any]:
+    """Sorted distinct values; 1 and 1.0 are one value."""
+    return sorted({as_number(v) if as_number(v) is not None else str(v) for v in values}, key=str)
+
+
 def judge(false: Sequence[str], ok: str) -> str:
     """``ok`` when nothing was found false, else a :class:`Fail` that is a false claim."""
     if false:

@@ -14,7 +14,7 @@ import json
 import math
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -37,7 +37,8 @@ from bat_env.tasks.spec import TaskSpec, TierSpec
 NO_WORK: Final[str] = "Nothing earns before one successful cell has changed the workspace."
 
 
-def _seg_items(spec: TaskSpec, tier: TierSpec, recovery: bool) -> tuple[Item, ...]:
+def _items(spec: TaskSpec, tier: TierSpec, recovery: bool) -> tuple[Item, ...]:
+    """The items of every track: what differs between tasks stands in their task.yaml."""
     return (
         *plan.items(spec, tier),
         *setup.items(spec),
@@ -45,12 +46,6 @@ def _seg_items(spec: TaskSpec, tier: TierSpec, recovery: bool) -> tuple[Item, ..
         *infer.items(spec),
         *submit.items(spec),
     )
-
-
-TRACK_ITEMS: Final[Mapping[str, Callable[[TaskSpec, TierSpec, bool], tuple[Item, ...]]]] = {
-    "seg": _seg_items
-}
-"""Track -> items of its contract."""
 
 
 # CPython 3.11 keeps the depth of a syntax tree per interpreter: two threads that convert trees at
@@ -177,7 +172,9 @@ class RubricContract:
         own = own_paths(episode)
         path = ctx.spec.output.path
         foreign = [c for c in ctx.instance.cases if path.format(case=c) not in own]
-        if all(grade.per_case.get(c, 0.0) == 0.0 for c in foreign):
+        if foreign and episode.evidence.grade_own is not None:
+            score = episode.evidence.grade_own.score
+        elif all(grade.per_case.get(c, 0.0) == 0.0 for c in foreign):
             score = grade.score
         else:
             score = sum(
@@ -227,17 +224,15 @@ def compile_contract(
         outcome: Stage Bank outcome of the start state, or ``None``.
 
     Raises:
-        UnknownNameError: If the tier, the outcome, or the track's contract is not known.
+        UnknownNameError: If the tier or the outcome is not known.
     """
     granted = next((t for name, t in spec.tiers.items() if name == tier), None)
     if granted is None:
         raise unknown_name("tier", tier, spec.tiers, hint=f"They are the tiers of {spec.id}.")
     if outcome is not None and outcome not in OUTCOMES:
         raise unknown_name("outcome", outcome, OUTCOMES)
-    if spec.track not in TRACK_ITEMS:
-        raise unknown_name("track with a rubric", spec.track, TRACK_ITEMS)
     recovery = outcome == "recovery" and focus is Stage.S3
-    items = TRACK_ITEMS[spec.track](spec, granted, recovery)
+    items = _items(spec, granted, recovery)
     if focus is not Stage.E2E:
         items = tuple(item for item in items if item.stage is focus)
     content = {
@@ -254,6 +249,12 @@ def compile_contract(
             "model": spec.model.model_dump(mode="json"),
             "pilot": spec.pilot.model_dump(mode="json"),
             "metric": spec.metric.model_dump(mode="json"),
+            "facts": [
+                {key: fact.model_dump(mode="json") for key, fact in spec.facts.items()},
+                {key: fact.model_dump(mode="json") for key, fact in spec.postprocessing.items()},
+                list(spec.inputs),
+                list(spec.packages),
+            ],
             "tier": [granted.candidates, granted.plan_image],
             "failed_setup_cells": spec.budgets.failed_setup_cells,
             "floor": spec.floor,

@@ -84,18 +84,23 @@ def _rows(items: Iterable[Item], notes: Mapping[str, str]) -> str:
 
 def _constants(spec: TaskSpec) -> str:
     pilot = spec.pilot
+    facts = {
+        f"fact {key}": f"within {fact.abs_tol:g} or {fact.rel_tol:.0%}"
+        + (" of the range" if fact.kind == "range" else "")
+        for key, fact in spec.facts.items()
+        if fact.abs_tol or fact.rel_tol
+    }
     rows = {
-        "spacing facts": f"within {plan.SPACING_ABS_MM} mm or {plan.SPACING_REL:.0%}",
-        "intensity facts": f"within {plan.INTENSITY_ABS:g} or {plan.INTENSITY_REL_OF_RANGE:.0%} "
-        "of the range",
+        **facts,
         "declared pilot check": f"upper bound at most {pilot.max_range_ratio:g} x the lower one",
         "plan picture": f"PNG, at least {plan.MIN_IMAGE_SIDE} pixels a side, more than one colour",
         "probe statistics": f"within {setup.PROBE_TOLERANCE:g}",
         "failed set-up cells": f"{spec.budgets.failed_setup_cells} are free",
         "recorded sanity value": f"within {pilot.rel_tolerance:.0%} of the file's",
-        "plausible pilot": f"sanity value within {validate.PLAUSIBLE_RATIO:g} x of the truth",
-        "cured pilot": f"case score of at least {validate.CURED_SCORE:g}; or of "
-        f"{validate.CURED_LEAST:g} and {validate.CURED_GAIN:g} above the ill pipeline's",
+        "plausible pilot": f"sanity value within {pilot.plausible_ratio:g} x of the truth",
+        "cured pilot": f"case score of at least {pilot.cured_score:g} and {validate.CURED_STEP:g} "
+        f"above the ill pipeline's on the same case; or of {validate.CURED_LEAST:g} and "
+        f"{validate.CURED_GAIN:g} above it; or the same of the mean over clean runs",
         "re-run agreement": f"at least {1 - spec.metric.rerun_tolerance:g}",
         "task margin": f"task score at least the best trivial answer + {submit.MARGIN:g}",
         "recorded JSON": f"at most {claims.MAX_JSON_BYTES // 1024} kB",

@@ -7,6 +7,7 @@ are false claims; declarations that differ from the model card or the task's con
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bat_env.episode import Episode
@@ -17,22 +18,20 @@ from bat_env.rubric.claims import (
     Lost,
     Record,
     as_number,
-    close,
     judge,
     own_paths,
     own_text,
+    same,
     shown,
 )
-from bat_env.tasks.spec import TaskSpec, TierSpec
+from bat_env.tasks.spec import FactSpec, TaskSpec, TierSpec
 
 PLAN: Final[str] = "plan/plan.md"
 FACTS: Final[str] = "plan/facts.json"
 IMAGE: Final[str] = "plan/plan.png"
 
-SPACING_ABS_MM: Final[float] = 0.01
-SPACING_REL: Final[float] = 0.01
-INTENSITY_ABS: Final[float] = 2.0
-INTENSITY_REL_OF_RANGE: Final[float] = 0.01
+DECLARED_ABS: Final[float] = 1e-3
+"""Numbers copied from the model card may differ by this much."""
 MIN_IMAGE_SIDE: Final[int] = 64
 MIN_IMAGE_COLOURS: Final[int] = 2
 
@@ -78,90 +77,108 @@ def model_named(episode: Episode, ctx: Context) -> str:
     return f"The plan names {models[named.casefold()]}."
 
 
+def _false_per_case(record: Record, key: str, fact: FactSpec, true: Mapping[str, Any]) -> list[str]:
+    claimed = record.table(key)
+    absent = sorted(set(true) - set(claimed))
+    if absent:
+        raise Fail(f"{FACTS}: key {key!r} has no entry for {', '.join(absent[:4])}.")
+    false = []
+    for case, value in claimed.items():
+        if case not in true:
+            false.append(f"there is no case {shown(case)}")
+        elif not same(value, true[case], abs_tol=fact.abs_tol, rel_tol=fact.rel_tol):
+            false.append(f"{key} of {case} is {true[case]}, not {shown(value)}")
+    return false
+
+
+def _false_extent(record: Record, key: str, fact: FactSpec, true: Mapping[str, Any]) -> list[str]:
+    false = []
+    for name, choose in (("min", min), ("max", max)):
+        claimed = record.vector(f"{key}.{name}", fact.size)
+        extreme = [float(choose(axis)) for axis in zip(*true.values(), strict=True)]
+        if not same(list(claimed), extreme, abs_tol=fact.abs_tol, rel_tol=fact.rel_tol):
+            false.append(f"{key}.{name} is {[round(t, 3) for t in extreme]}, not {claimed}")
+    return false
+
+
+def _false_range(record: Record, key: str, fact: FactSpec, true: Sequence[float]) -> list[str]:
+    low, high = (float(v) for v in true)
+    tolerance = max(fact.abs_tol, fact.rel_tol * (high - low))
+    claimed = record.vector(key, 2)
+    if same(list(claimed), [low, high], abs_tol=tolerance):
+        return []
+    return [f"{key} is {[low, high]}, not {claimed}"]
+
+
 def facts_counts(episode: Episode, ctx: Context) -> str:
-    """Case count and the orientation of every case."""
+    """Case count, and what the plan says of every single case."""
     record = Record.own(episode, FACTS)
     facts = ctx.instance.facts
     false = []
     count = record.integer("case_count")
     if count != facts["case_count"]:
         false.append(f"case_count is {shown(count)}, not {facts['case_count']}")
-    claimed = record.table("orientations")
-    true = facts["orientations"]
-    absent = sorted(set(true) - set(claimed))
-    if absent:
-        raise Fail(f"{FACTS}: key 'orientations' has no entry for {', '.join(absent[:4])}.")
-    for case, value in claimed.items():
-        if case not in true:
-            false.append(f"there is no case {shown(case)}")
-        elif not isinstance(value, str) or value.upper() != true[case]:
-            false.append(f"orientation of {case} is {true[case]}, not {shown(value)}")
-    return judge(false, "Case count and orientations are true.")
+    for key, fact in ctx.spec.facts.items():
+        if fact.kind == "per_case":
+            false += _false_per_case(record, key, fact, facts[key])
+    return judge(false, "What the plan counts and says of single cases is true.")
 
 
 def facts_ranges(episode: Episode, ctx: Context) -> str:
-    """Spacing range per array axis, and the intensity range in physical units."""
+    """What the plan says of all cases together: extents, ranges and common values."""
     record = Record.own(episode, FACTS)
-    spacings = list(ctx.instance.facts["spacing_mm"].values())
     false = []
-    for name, choose in (("min", min), ("max", max)):
-        claimed = record.vector(f"spacing_mm.{name}", 3)
-        true = [float(choose(axis)) for axis in zip(*spacings, strict=True)]
-        if not all(
-            close(c, t, abs_tol=SPACING_ABS_MM, rel_tol=SPACING_REL)
-            for c, t in zip(claimed, true, strict=True)
+    for key, fact in ctx.spec.facts.items():
+        true: Any = ctx.instance.facts[key]
+        if fact.kind == "extent":
+            false += _false_extent(record, key, fact, true)
+        elif fact.kind == "range":
+            false += _false_range(record, key, fact, true)
+        elif fact.kind == "value" and not same(
+            record.get(key), true, abs_tol=fact.abs_tol, rel_tol=fact.rel_tol
         ):
-            false.append(f"spacing_mm.{name} is {[round(t, 3) for t in true]}, not {claimed}")
-    low, high = (float(v) for v in ctx.instance.facts["intensity_hu"])
-    tolerance = max(INTENSITY_ABS, INTENSITY_REL_OF_RANGE * (high - low))
-    claimed = record.vector("intensity_hu", 2)
-    if not (
-        close(claimed[0], low, abs_tol=tolerance) and close(claimed[1], high, abs_tol=tolerance)
-    ):
-        false.append(f"intensity_hu is {[low, high]}, not {claimed}")
-    return judge(false, "Spacing and intensity ranges are true.")
-
-
-def _same_numbers(claimed: tuple[float, ...], wanted: Any, tolerance: float = 1e-3) -> bool:
-    want = [float(v) for v in wanted]
-    return len(want) == len(claimed) and all(
-        close(c, w, abs_tol=tolerance) for c, w in zip(claimed, want, strict=True)
-    )
+            false.append(f"{key} is {true}, not {shown(record.get(key))}")
+    return judge(false, "Extents and ranges are true.")
 
 
 def processing_declared(episode: Episode, ctx: Context) -> str:
-    """Pre- and post-processing equal to what the model card asks for."""
+    """Pre- and post-processing equal to what the model card and the task ask for."""
     record = Record.own(episode, FACTS)
     card = ctx.instance.facts["model_card"]
     wrong = []
-    orientation = record.text("preprocessing.orientation")
-    if orientation.upper() != card["orientation"]:
-        wrong.append(f"orientation {shown(orientation)}, the card says {card['orientation']}")
-    for key in ("spacing_mm", "window_hu"):
-        claimed = record.vector(f"preprocessing.{key}", len(card[key]))
-        if not _same_numbers(claimed, card[key]):
-            wrong.append(f"{key} {list(claimed)}, the card says {list(card[key])}")
-    if not record.flag("postprocessing.restore_grid"):
-        wrong.append("postprocessing.restore_grid must be true: outputs live on the input's grid")
+    for key in ctx.spec.model.preprocessing:
+        claimed = record.get(f"preprocessing.{key}")
+        if not same(claimed, card[key], abs_tol=DECLARED_ABS):
+            wrong.append(f"{key} {shown(claimed)}, the card says {card[key]}")
+    for key, declared in ctx.spec.postprocessing.items():
+        claimed = record.get(f"postprocessing.{key}")
+        if not same(claimed, declared.value):
+            wrong.append(f"postprocessing.{key} is {shown(claimed)}, the task needs another value")
     if wrong:
         raise Fail(f"{FACTS}: " + "; ".join(wrong) + ".")
-    return "Pre- and post-processing equal the model card."
+    return "Pre- and post-processing equal the model card and the task."
 
 
 def output_declared(episode: Episode, ctx: Context) -> str:
-    """Output path, dtype and label map equal to the task's contract."""
+    """Output path, type, labels and columns equal to the task's contract."""
     record = Record.own(episode, FACTS)
     out = ctx.spec.output
     wrong = []
     path = record.text("output.path")
     if path.removeprefix("/workspace/") != out.path:
         wrong.append(f"path {shown(path)}, expected {out.path}")
-    dtype = record.text("output.dtype")
-    if dtype not in out.dtype:
-        wrong.append(f"dtype {shown(dtype)}, expected {' or '.join(out.dtype)}")
-    labels = record.table("output.labels")
-    if labels != {str(value): name for value, name in out.labels.items()}:
-        wrong.append(f"labels {shown(labels)}, expected {out.labels}")
+    if out.dtype:
+        dtype = record.text("output.dtype")
+        if dtype not in out.dtype:
+            wrong.append(f"dtype {shown(dtype)}, expected {' or '.join(out.dtype)}")
+    if out.labels:
+        labels = record.table("output.labels")
+        if labels != {str(value): name for value, name in out.labels.items()}:
+            wrong.append(f"labels {shown(labels)}, expected {out.labels}")
+    if out.columns:
+        columns = record.items("output.columns")
+        if columns != list(out.columns):
+            wrong.append(f"columns {shown(columns)}, expected {list(out.columns)}")
     if wrong:
         raise Fail(f"{FACTS}: " + "; ".join(wrong) + ".")
     return "The output contract is declared as the task states it."
@@ -175,13 +192,13 @@ def pilot_check(episode: Episode, ctx: Context) -> str:
     if quantity != pilot.quantity:
         raise Fail(f"{FACTS}: pilot_check.quantity is {shown(quantity)}, not {pilot.quantity}.")
     low, high = record.vector("pilot_check.range", 2)
-    if not 0 < low < high:
-        raise Fail(f"{FACTS}: pilot_check.range must be 0 < low < high, got {[low, high]}.")
-    if high > low * pilot.max_range_ratio:
-        raise Fail(
-            f"{FACTS}: pilot_check.range {[low, high]} is wider than 1:{pilot.max_range_ratio:g} "
-            "and says nothing."
-        )
+    width = pilot.max_range_width
+    if not low < high or (width is None and low <= 0):
+        least = "0 < " if width is None else ""
+        raise Fail(f"{FACTS}: pilot_check.range must be {least}low < high, got {[low, high]}.")
+    if high - low > width if width is not None else high > low * pilot.max_range_ratio:
+        most = f"1:{pilot.max_range_ratio:g}" if width is None else f"{width:g}"
+        raise Fail(f"{FACTS}: pilot_check.range {[low, high]} is wider than {most}: too wide.")
     for case, value in ctx.instance.facts["pilot_truth"].items():
         if not low <= float(value) <= high:
             raise Fail(
@@ -232,6 +249,14 @@ def _tier(episode: Episode, spec: TaskSpec) -> TierSpec:
     return next((t for name, t in spec.tiers.items() if name == episode.tier), TierSpec())
 
 
+def _keys(spec: TaskSpec, *, per_case: bool) -> list[str]:
+    return [key for key, fact in spec.facts.items() if (fact.kind == "per_case") == per_case]
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
+
+
 def items(spec: TaskSpec, tier: TierSpec) -> tuple[Item, ...]:
     """The items of S1 for a tier."""
     found = [
@@ -243,8 +268,12 @@ def items(spec: TaskSpec, tier: TierSpec) -> tuple[Item, ...]:
             at_hand_in=False,
         ),
         make_item("S1.model_named", "The plan names the given model or a valid one", model_named),
-        make_item("S1.facts_counts", "Case count and orientations are true", facts_counts),
-        make_item("S1.facts_ranges", "Spacing and intensity ranges are true", facts_ranges),
+        make_item(
+            "S1.facts_counts",
+            f"{_listed(['case_count', *_keys(spec, per_case=True)])} true",
+            facts_counts,
+        ),
+        make_item("S1.facts_ranges", f"{_listed(_keys(spec, per_case=False))} true", facts_ranges),
         make_item(
             "S1.processing_declared",
             "Declared pre- and post-processing equal the model card",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, get_args
 
 from bat_env.episode import Episode
 from bat_env.rubric.base import Context, Item
 from bat_env.rubric.build import make_item
-from bat_env.rubric.claims import Fail, Lost, Record, close, judge, own_paths, shown
+from bat_env.rubric.claims import Fail, Lost, Record, close, judge, own_paths, same, shown
 from bat_env.rubric.validate import first_pilot_call
-from bat_env.tasks.spec import TaskSpec
+from bat_env.tasks.spec import Package, TaskSpec
 
 SETUP: Final[str] = "setup/setup.json"
 PREDICT: Final[str] = "pipeline/predict.py"
-PACKAGES: Final[tuple[str, ...]] = ("python", "torch", "monai", "nibabel")
+PACKAGES: Final[tuple[str, ...]] = get_args(Package)
+"""Everything that a task may ask the version of."""
 PROBE_TOLERANCE: Final[float] = 1e-3
 
 
@@ -25,7 +26,7 @@ def _plain(version: str) -> str:
 def versions(episode: Episode, ctx: Context) -> str:
     """Reported versions are those inside the sandbox image."""
     record = Record.own(episode, SETUP)
-    claimed = {name: record.text(f"versions.{name}") for name in PACKAGES}
+    claimed = {name: record.text(f"versions.{name}") for name in ("python", *ctx.spec.packages)}
     true = episode.evidence.versions
     if true is None:
         raise Lost(episode.evidence.lost.get("versions", "The image was not asked for versions."))
@@ -40,20 +41,26 @@ def versions(episode: Episode, ctx: Context) -> str:
 
 
 def inputs(episode: Episode, ctx: Context) -> str:
-    """Recorded dtype, dimensions and scaling are true of the input files."""
+    """What is recorded of the input files is true of them."""
     record = Record.own(episode, SETUP)
     true = ctx.instance.facts["inputs"]
-    claimed = {
-        "dtype": record.text("inputs.dtype"),
-        "ndim": record.integer("inputs.ndim"),
-        "scaled": record.flag("inputs.scaled"),
-    }
-    false = [
-        f"inputs.{key} is {true[key]}, not {shown(value)}"
-        for key, value in claimed.items()
-        if value != true[key]
-    ]
-    return judge(false, "Input dtype, dimensions and scaling are true.")
+    false = []
+    for key in ctx.spec.inputs:
+        claimed = _typed(record, f"inputs.{key}", true[key])
+        if not same(claimed, true[key], abs_tol=1e-6):
+            false.append(f"inputs.{key} is {true[key]}, not {shown(claimed)}")
+    return judge(false, f"{', '.join(ctx.spec.inputs)} of the inputs are true.")
+
+
+def _typed(record: Record, key: str, true: object) -> object:
+    """The recorded value; one of another type than the true one fails, and is no false claim."""
+    if isinstance(true, bool):
+        return record.flag(key)
+    if isinstance(true, int):
+        return record.integer(key)
+    if isinstance(true, float):
+        return record.number(key)
+    return record.text(key) if isinstance(true, str) else record.items(key)
 
 
 def model_run(episode: Episode, ctx: Context) -> str:

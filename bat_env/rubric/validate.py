@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from pathlib import PurePosixPath
 from typing import Any, Final
 
 from bat_env.episode import Episode
@@ -20,6 +19,7 @@ from bat_env.rubric.claims import (
     judge,
     matching,
     own_paths,
+    same,
     shown,
 )
 from bat_env.stages import Stage
@@ -27,18 +27,18 @@ from bat_env.tasks.spec import TaskSpec
 
 RECORD: Final[str] = "validation/pilot.json"
 
-PLAUSIBLE_RATIO: Final[float] = 3.0
-"""The pilot's sanity value may differ from the true one by this factor, either way."""
-CURED_SCORE: Final[float] = 0.72
-"""Case score from which the pilot of a recovery state counts as cured, whatever it was before."""
 CURED_LEAST: Final[float] = 0.5
 CURED_GAIN: Final[float] = 0.1
-"""So does one of at least CURED_LEAST that beats the ill pipeline on the same case by this much."""
+"""A recovered score counts as cured from CURED_LEAST, if it beats the ill pipeline's this much,"""
+CURED_STEP: Final[float] = 0.01
+"""or from the task's ``pilot.cured_score``, if it beats the ill pipeline's by this much."""
+UNORDERED: Final[tuple[str, ...]] = ("labels", "classes")
+"""Recorded lists whose order says nothing."""
 
 
 def pilot_pattern(spec: TaskSpec) -> str:
     """Pattern of pilot outputs, for example ``validation/pilot/*/dseg.nii.gz``."""
-    return f"validation/pilot/*/{PurePosixPath(spec.output.path).name}"
+    return f"validation/pilot/*/{spec.output.name}"
 
 
 def output_pattern(spec: TaskSpec) -> str:
@@ -65,12 +65,18 @@ def first_pilot_call(episode: Episode, ctx: Context) -> int | None:
     return None
 
 
-def first_batch_call(episode: Episode) -> int | None:
+def first_batch_call(episode: Episode, spec: TaskSpec) -> int | None:
     """The batch: the first cell that writes predictions under outputs/."""
     for call, paths in _written(episode):
-        if any(len(p.split("/")) > 2 and p.startswith("outputs/") for p in paths):
+        if any(is_prediction(path, spec) for path in paths):
             return call
     return None
+
+
+def is_prediction(path: str, spec: TaskSpec) -> bool:
+    """Whether a file holds predictions: the task's table, or anything in a folder of outputs/."""
+    nested = len(path.split("/")) > 2 and path.startswith("outputs/")
+    return nested or path == spec.output.path
 
 
 def pilot_path(episode: Episode, spec: TaskSpec) -> str | None:
@@ -94,7 +100,7 @@ def pilot_first(episode: Episode, ctx: Context) -> str:
         if call == own[path] and len(_pilot_cases(paths)) != 1:
             raise Fail("The pilot cell wrote more than one case.")
     first = first_pilot_call(episode, ctx)
-    batch = first_batch_call(episode)
+    batch = first_batch_call(episode, ctx.spec)
     if batch is not None and (first is None or first >= batch):
         raise Fail("The batch was started before a pilot.")
     stale = [out for out in matching(own, output_pattern(ctx.spec)) if own[out] <= own[path]]
@@ -117,30 +123,35 @@ def _host(episode: Episode, ctx: Context) -> tuple[str, Mapping[str, Any]]:
 
 
 def recorded(episode: Episode, ctx: Context) -> str:
-    """Case, shape, dtype and labels are recorded and true of the file."""
+    """The case, and what the task asks to record of the file, are recorded and true of it."""
     record = Record.own(episode, RECORD)
-    name, dtype = record.text("case"), record.text("dtype")
-    shape = record.vector("shape", 3)
-    labels = [as_number(v) for v in record.items("labels")]
+    name = record.text("case")
+    claimed = {key: record.get(key) for key in ctx.spec.pilot.record}
     case, host = _host(episode, ctx)
-    false = []
-    if name != case:
-        false.append(f"case is {case}, not {shown(name)}")
-    if list(shape) != [float(v) for v in host["shape"]]:
-        false.append(f"shape is {list(host['shape'])}, not {list(shape)}")
-    if dtype != host["dtype"]:
-        false.append(f"dtype is {host['dtype']}, not {shown(dtype)}")
-    if None in labels or sorted({v for v in labels if v is not None}) != sorted(host["labels"]):
-        false.append(f"labels are {list(host['labels'])}, not {shown(record.items('labels'))}")
-    return judge(false, "Case, shape, dtype and labels are recorded and true.")
+    false = [] if name == case else [f"case is {case}, not {shown(name)}"]
+    for key, value in claimed.items():
+        true = measured(host, key)
+        if true is None:
+            raise Fail(f"{key} cannot be measured on the pilot output.")
+        if not same(value, true, abs_tol=1e-3, rel_tol=1e-3, ordered=key not in UNORDERED):
+            false.append(f"{key} is {shown(true)}, not {shown(value)}")
+    return judge(false, f"case, {', '.join(claimed)} are recorded and true.")
+
+
+def measured(host: Mapping[str, Any], key: str) -> Any:
+    """What the host measured of an output under this name, or ``None``."""
+    if key in host:
+        return host[key]
+    values = host.get("values")
+    return values.get(key) if isinstance(values, dict) else None
 
 
 def geometry(episode: Episode, ctx: Context) -> str:
-    """The output keeps the input's grid and the contract's dtype and labels."""
+    """The output keeps the contract: grid, type and labels, or columns and classes."""
     _, host = _host(episode, ctx)
     if not host.get("valid"):
         raise Fail(f"The pilot output breaks the contract: {host.get('message', '')}")
-    return "The pilot output keeps grid, dtype and labels of the contract."
+    return "The pilot output keeps the contract of an output."
 
 
 def sanity_value(episode: Episode, ctx: Context) -> str:
@@ -152,7 +163,7 @@ def sanity_value(episode: Episode, ctx: Context) -> str:
     if value is None:
         raise Fail(f"{pilot.quantity} cannot be computed from the pilot output.")
     false = []
-    if not close(claimed, value, rel_tol=pilot.rel_tolerance, abs_tol=1e-3):
+    if not close(claimed, value, rel_tol=pilot.rel_tolerance, abs_tol=pilot.abs_tolerance):
         false.append(f"{pilot.quantity} is {value:.4g} {pilot.unit}, not {claimed:.4g}")
     return judge(false, f"{pilot.quantity} is recorded and true of the file.")
 
@@ -164,24 +175,42 @@ def plausible(episode: Episode, ctx: Context) -> str:
     truth = ctx.instance.facts["pilot_truth"].get(case)
     if truth is None:
         raise Fail(f"{shown(case)} is not a case of this task.")
-    if not float(truth) / PLAUSIBLE_RATIO <= value <= float(truth) * PLAUSIBLE_RATIO:
+    pilot = ctx.spec.pilot
+    near = close(value, float(truth), abs_tol=pilot.plausible_abs)
+    ratio = pilot.plausible_ratio
+    if not near and not float(truth) / ratio <= value <= float(truth) * ratio:
         raise Fail(f"The pilot output is degenerate: {ctx.spec.pilot.quantity} is {value:.4g}.")
     return "The pilot output is not degenerate."
 
 
 def fault_gone(episode: Episode, ctx: Context) -> str:
-    """Recovery states: the injected fault no longer shows in the pilot."""
+    """Recovery states: the injected fault showed on the pilot case and is gone from it.
+
+    Where it does not show on that case, clean runs of the pipeline before and now on several cases
+    decide: a pilot that the fault never touched proves nothing.
+    """
     if episode.outcome != "recovery" or episode.focus is not Stage.S3:
         raise NotApplicable("Only recovery states carry a fault that was exposed.")
     _, host = _host(episode, ctx)
-    score = as_number(host.get("case_score"))
-    if score is None:
-        raise Lost(episode.evidence.lost.get("pilot", "The pilot output was not scored."))
-    before = as_number(host.get("score_before"))
-    better = before is not None and score >= max(CURED_LEAST, before + CURED_GAIN)
-    if score >= CURED_SCORE or better:
+    score, before = as_number(host.get("case_score")), as_number(host.get("score_before"))
+    if score is None or before is None:
+        raise Lost(episode.evidence.lost.get("pilot", "The pilot was not compared."))
+    good = ctx.spec.pilot.cured_score
+    if cured(score, before, good):
         return "The exposed fault is gone from the pilot."
-    raise Fail("The exposed fault still shows in the pilot.")
+    if score < before - CURED_STEP:
+        raise Fail("The pilot is worse than what the exposed pipeline gave.")
+    pairs = [as_number(host.get(key)) for key in ("rerun_score", "rerun_before")]
+    if pairs[0] is not None and pairs[1] is not None and cured(pairs[0], pairs[1], good):
+        return "The exposed fault is gone in clean runs on several cases."
+    raise Fail("The exposed fault still shows, or the pilot is of a case that it does not touch.")
+
+
+def cured(score: float, before: float, good: float) -> bool:
+    """Whether a score is that of a cured pipeline, ``before`` being the ill one's on the same."""
+    return (score >= good and score >= before + CURED_STEP) or (
+        score >= CURED_LEAST and score >= before + CURED_GAIN
+    )
 
 
 def items(spec: TaskSpec, *, recovery: bool) -> tuple[Item, ...]:
@@ -196,11 +225,11 @@ def items(spec: TaskSpec, *, recovery: bool) -> tuple[Item, ...]:
         ),
         make_item(
             "S3.recorded",
-            "Case, shape, dtype and labels are recorded and true of the file",
+            f"case, {', '.join(spec.pilot.record)} are recorded and true of the file",
             recorded,
             evidence=(RECORD,),
         ),
-        make_item("S3.geometry", "The pilot output keeps grid, dtype and labels", geometry),
+        make_item("S3.geometry", "The pilot output keeps the contract of an output", geometry),
         make_item(
             "S3.sanity_value",
             f"{spec.pilot.quantity} is recorded and true of the file",

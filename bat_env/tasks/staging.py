@@ -11,7 +11,7 @@ from typing import Any, Final
 from bat_env.stages import Stage
 from bat_env.tasks.discovery import Task
 from bat_env.tasks.instance import Instance
-from bat_env.tasks.spec import TaskSpec
+from bat_env.tasks.spec import FactSpec, TaskSpec
 
 SPEC_PATH: Final = "workspace/task/spec.json"
 SPEC_SCHEMA_VERSION: Final = 1
@@ -20,23 +20,23 @@ SPEC_SCHEMA_VERSION: Final = 1
 def artifacts(spec: TaskSpec, tier: str) -> dict[str, Any]:
     """Workspace path -> schema of what belongs there; types are named in words."""
     quantity = spec.pilot.quantity
-    three = ["number", "number", "number"]
     wanted = next(value for name, value in spec.tiers.items() if name == tier)
+    output: dict[str, Any] = {"path": "pattern"}
+    if spec.output.dtype:
+        output["dtype"] = "name"
+    if spec.output.labels:
+        output["labels"] = {"<value>": "class"}
+    if spec.output.columns:
+        output["columns"] = ["names"]
     plan: dict[str, Any] = {
         "plan/plan.md": f"text that names the model; the given one is {spec.model.name}",
         "plan/facts.json": {
             "case_count": "integer",
-            "orientations": {"<case>": "axis codes of the file's axes, e.g. RAS"},
-            "spacing_mm": {"min": three, "max": three},
-            "intensity_hu": ["lowest", "highest"],
+            **{key: _fact_schema(fact) for key, fact in spec.facts.items()},
             "model": "name",
-            "preprocessing": {
-                "orientation": "axis codes",
-                "spacing_mm": three,
-                "window_hu": ["low", "high"],
-            },
-            "postprocessing": {"restore_grid": "true or false"},
-            "output": {"path": "pattern", "dtype": "name", "labels": {"<value>": "class"}},
+            "preprocessing": dict(spec.model.preprocessing),
+            "postprocessing": {key: said.help for key, said in spec.postprocessing.items()},
+            "output": output,
             "pilot_check": {"quantity": quantity, "range": ["low", "high"]},
         },
     }
@@ -47,12 +47,8 @@ def artifacts(spec: TaskSpec, tier: str) -> dict[str, Any]:
     return {
         **plan,
         "setup/setup.json": {
-            "versions": dict.fromkeys(("python", "torch", "monai", "nibabel"), "version"),
-            "inputs": {
-                "dtype": "on-disk type of the inputs",
-                "ndim": "integer",
-                "scaled": "whether any input has a slope or intercept other than 1 and 0",
-            },
+            "versions": dict.fromkeys(("python", *spec.packages), "version"),
+            "inputs": dict(spec.inputs),
             "model": {"name": "name", "parameters": "number of weights"},
             "probe": {
                 "mean": f"mean of the network's raw output on {spec.model.probe_input}",
@@ -60,20 +56,36 @@ def artifacts(spec: TaskSpec, tier: str) -> dict[str, Any]:
             },
         },
         "pipeline/predict.py": "run as: python predict.py --input CASE_DIR --output OUT_DIR",
-        "validation/pilot/<case>/" + spec.output.path.rsplit("/", 1)[-1]: "one case's output",
+        f"validation/pilot/<case>/{spec.output.name}": "one case's output",
         "validation/pilot.json": {
             "case": "case id",
-            "shape": ["integer", "integer", "integer"],
-            "dtype": "on-disk type of the output",
-            "labels": ["integers present in the output"],
+            **spec.pilot.record,
             quantity: f"number, {spec.pilot.unit}",
         },
-        spec.output.path.replace("{case}", "<case>"): f"{' or '.join(spec.output.dtype)} label map",
+        spec.output.path.replace("{case}", "<case>"): _output_schema(spec),
         "outputs/manifest.json": {
             "format": spec.output.format,
             "files": [{"path": "workspace path of an output", "sha256": "hex digest of the file"}],
         },
     }
+
+
+def _fact_schema(fact: FactSpec) -> Any:
+    if fact.kind == "per_case":
+        return {"<case>": fact.help}
+    if fact.kind == "extent":
+        vector = ["number"] * fact.size
+        return {"min": vector, "max": vector}
+    return ["lowest", "highest"] if fact.kind == "range" else fact.help
+
+
+def _output_schema(spec: TaskSpec) -> str:
+    if spec.output.help:
+        return spec.output.help
+    if spec.output.is_table:
+        return f"one row a case; columns {', '.join(spec.output.columns)}"
+    kind = "label map" if spec.output.format == "nifti-labels" else "image"
+    return f"{' or '.join(spec.output.dtype)} {kind}"
 
 
 def public_spec(spec: TaskSpec, tier: str = "lite", focus: Stage = Stage.E2E) -> dict[str, Any]:
@@ -85,6 +97,11 @@ def public_spec(spec: TaskSpec, tier: str = "lite", focus: Stage = Stage.E2E) ->
         "tier": tier,
         "focus": focus.name,
         "input": f"/data/{{case}}/{spec.input_file}",
+        **(
+            {"extra_inputs": [f"/data/{{case}}/{name}" for name in spec.extra_inputs]}
+            if spec.extra_inputs
+            else {}
+        ),
         "model": {
             "name": spec.model.name,
             "path": f"/models/{spec.model.name}",
@@ -93,8 +110,13 @@ def public_spec(spec: TaskSpec, tier: str = "lite", focus: Stage = Stage.E2E) ->
         "output": {
             "path": spec.output.path,
             "format": spec.output.format,
-            "dtype": list(spec.output.dtype),
-            "labels": {str(value): name for value, name in spec.output.labels.items()},
+            **({"dtype": list(spec.output.dtype)} if spec.output.dtype else {}),
+            **(
+                {"labels": {str(value): name for value, name in spec.output.labels.items()}}
+                if spec.output.labels
+                else {}
+            ),
+            **({"columns": list(spec.output.columns)} if spec.output.columns else {}),
         },
         "pilot": {"quantity": spec.pilot.quantity, "unit": spec.pilot.unit},
         "budgets": spec.budgets.model_dump(mode="json"),

@@ -20,6 +20,7 @@ from bat_env.verifier.memo import Memo, key_of
 MAX_OUTPUT_BYTES: Final[int] = 32 * 1024 * 1024
 MAX_PIPELINE_BYTES: Final[int] = 256 * 1024
 MAX_PIPELINE_FILES: Final[int] = 64
+MAX_RECOVERY_CASES: Final[int] = 6
 _MAX_KEPT_BYTES: Final[int] = 1024 * 1024
 _ALPHABET: Final[str] = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 
@@ -58,6 +59,18 @@ def _drawn(instance: Instance, *words: str | int) -> int:
 def drawn_case(instance: Instance, seed: int) -> str:
     """The case of the batch that is re-run in an episode of this seed."""
     return instance.cases[_drawn(instance, "case", seed) % len(instance.cases)]
+
+
+def recovery_cases(instance: Instance, pilot: str) -> tuple[str, ...]:
+    """Cases on which a recovered pipeline is compared with the ill one: the pilot's and others.
+
+    The same for every episode of an instance and pilot case, so that runs can be remembered.
+    """
+    others = sorted(
+        (case for case in instance.cases if case != pilot),
+        key=lambda case: _drawn(instance, "recovery", case),
+    )
+    return (pilot, *others[: MAX_RECOVERY_CASES - 1])
 
 
 def alias(instance: Instance, case: str) -> str:

@@ -214,8 +214,8 @@ def test_agreement(grader, task, instance, truth):
 
 def test_preview_gives_bounded_labels(grader, task, instance, truth):
     seen = grader.preview(task, instance, instance.cases[0], first_truth(instance))
-    assert seen is not None and seen.dtype == np.uint8
-    assert np.array_equal(seen, truth[0])
+    assert seen is not None and seen.labels is not None and seen.labels.dtype == np.uint8
+    assert np.array_equal(seen.labels, truth[0])
 
 
 def png(image: Image.Image, kind: str = "PNG") -> bytes:
@@ -340,7 +340,7 @@ def test_one_crashing_file_is_found_among_the_others(server, task, instance, mon
     real = server.request
 
     def request(header: Any, blobs: Any, **options: Any) -> Any:
-        if header["op"] == "grade" and b"KILLER" in blobs:
+        if header["op"] == "score" and b"KILLER" in blobs:
             header = {"op": "exec", "code": PROBES["crash"]}
         return real(header, blobs, **options)
 

@@ -96,6 +96,7 @@ class Story:
             "labels": [0, 1],
             "quantity": self.instance.facts["pilot_truth"][case],
             "case_score": 0.8,
+            "score_before": 0.3,
             **changes,
         }
 

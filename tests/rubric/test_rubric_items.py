@@ -234,12 +234,30 @@ def test_fault_gone_only_in_recovery_states(story, task, instance):
     initial = {f"validation/pilot/{case}/dseg.nii.gz": b"ill"}
     start = story(Stage.S3, outcome="recovery", initial=initial).oracle("S3")
     assert start.verdict("S3.fault_gone").state == "pass"
-    start.episode.evidence.pilot = start.host(case_score=0.2)
-    assert start.verdict("S3.fault_gone").state == "fail"
-    start.episode.evidence.pilot = start.host(case_score=0.6, score_before=0.55)
-    assert start.verdict("S3.fault_gone").state == "fail"
-    start.episode.evidence.pilot = start.host(case_score=0.6, score_before=0.2)
-    assert start.verdict("S3.fault_gone").state == "pass", "much better than the ill pipeline"
+    for host, state, why in [
+        ({"case_score": 0.2}, "fail", "still ill"),
+        ({"case_score": 0.6, "score_before": 0.55}, "fail", "hardly better"),
+        ({"case_score": 0.6, "score_before": 0.2}, "pass", "much better than the ill pipeline"),
+        ({"case_score": 0.9, "score_before": 0.9}, "fail", "the fault never showed on this case"),
+        (
+            {"case_score": 0.9, "score_before": 0.9, "rerun_score": 0.8, "rerun_before": 0.3},
+            "pass",
+            "clean runs on several cases show that it is gone",
+        ),
+        (
+            {"case_score": 0.9, "score_before": 0.9, "rerun_score": 0.3, "rerun_before": 0.3},
+            "fail",
+            "clean runs show that it is not",
+        ),
+        (
+            {"case_score": 0.4, "score_before": 0.9, "rerun_score": 0.8, "rerun_before": 0.3},
+            "fail",
+            "the pilot itself got worse",
+        ),
+        ({"case_score": 0.9, "score_before": None}, "null", "it was not compared"),
+    ]:
+        start.episode.evidence.pilot = start.host(**host)
+        assert start.verdict("S3.fault_gone").state == state, why
     for outcome in (None, "success", "failure"):
         contract = compile_contract(task.spec, tier="lite", focus=Stage.S3, outcome=outcome)
         assert "S3.fault_gone" not in {i.id for i in contract.items}
