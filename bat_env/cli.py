@@ -92,9 +92,9 @@ def sandbox_check(
 ) -> None:
     """Run the self-check suite against a backend and print what holds and what does not."""
     from bat_env.sandbox import resolve_backend
-    from bat_env.testing import sandbox_conformance
+    from bat_env.sandbox.check import check_sandbox
 
-    report = sandbox_conformance(resolve_backend(backend or "auto"))
+    report = check_sandbox(resolve_backend(backend or "auto"))
     if as_json:
         rows = [{"name": r.name, "holds": r.holds, "detail": r.detail} for r in report.rows]
         print(

@@ -6,6 +6,7 @@ The checks raise ``AssertionError`` with a sentence that says which rule was bro
 
 from __future__ import annotations
 
+import functools
 import json
 import pickle
 import warnings
@@ -17,11 +18,23 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from bat_env.errors import ConfigError
-from bat_env.sandbox.check import CheckReport, check_sandbox
+from bat_env.sandbox import make_sandbox
+from bat_env.sandbox.check import CheckReport, CheckRow
 from bat_env.stages import SCORE_QUANTUM, Stage
 from bat_env.tasks import Task, load_task, render_brief, stage_files
 from bat_env.tasks.instance import SPLITS
+from bat_env.testing_sandbox import CASE_LIMITS, Make, SandboxCase, sandbox_cases
 from bat_env.tools import execute_call, submit_call
+
+__all__ = [
+    "BAD_ACTIONS",
+    "SandboxCase",
+    "check_environment",
+    "check_task",
+    "play",
+    "sandbox_cases",
+    "sandbox_conformance",
+]
 
 BAD_ACTIONS: tuple[Any, ...] = (
     None,
@@ -181,14 +194,16 @@ def _check_staging(task: Task, instance: Any) -> None:
             assert str(instance.seed) not in brief, "The brief names the seed."
 
 
-def sandbox_conformance(backend: str) -> CheckReport:
-    """Run the self-check suite against a sandbox backend.
+def sandbox_conformance(backend: str | Make, **options: Any) -> CheckReport:
+    """Run :func:`~bat_env.testing_sandbox.sandbox_cases` against a backend.
 
     Args:
-        backend: A registered name.
+        backend: A registered name, or a callable ``(limits) -> Sandbox``.
+        options: Further keyword arguments of a registered backend.
 
     Returns:
-        What holds and what does not.
+        One row for each promise to the environment: whether it holds, and what was seen if not.
+        What the backend keeps hostile code from is the matter of ``bat-env sandbox check``.
 
     Raises:
         ConfigError: If the name is ``"auto"``.
@@ -196,4 +211,24 @@ def sandbox_conformance(backend: str) -> CheckReport:
     """
     if backend == "auto":
         raise ConfigError("Name the backend to check, for example 'local'; 'auto' may vary.")
-    return check_sandbox(backend)
+    if isinstance(backend, str):
+        name, make = backend, functools.partial(make_sandbox, backend, **options)
+    else:
+        name, make = getattr(backend, "__name__", "sandbox"), backend
+    sandbox = make(CASE_LIMITS)
+    rows = []
+    try:
+        sandbox.start()
+        for case in sandbox_cases():
+            try:
+                case.run(make, sandbox)
+                rows.append(CheckRow(case.name, True, ""))
+            except Exception as error:
+                detail = str(error) if isinstance(error, AssertionError) else repr(error)
+                rows.append(CheckRow(case.name, False, detail[:500]))
+                sandbox.close()
+                sandbox = make(CASE_LIMITS)
+                sandbox.start()
+    finally:
+        sandbox.close()
+    return CheckReport(name, tuple(rows))
