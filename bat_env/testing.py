@@ -6,7 +6,6 @@ The checks raise ``AssertionError`` with a sentence that says which rule was bro
 
 from __future__ import annotations
 
-import functools
 import json
 import pickle
 import warnings
@@ -18,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env, data_equivalence
 
 from bat_env.errors import ConfigError
-from bat_env.sandbox import make_sandbox
+from bat_env.sandbox import Limits, Sandbox, make_sandbox
 from bat_env.sandbox.check import CheckReport, CheckRow
 from bat_env.stages import SCORE_QUANTUM, Stage
 from bat_env.tasks import Task, load_task, render_brief, stage_files
@@ -211,10 +210,13 @@ def sandbox_conformance(backend: str | Make, **options: Any) -> CheckReport:
     """
     if backend == "auto":
         raise ConfigError("Name the backend to check, for example 'local'; 'auto' may vary.")
-    if isinstance(backend, str):
-        name, make = backend, functools.partial(make_sandbox, backend, **options)
-    else:
-        name, make = getattr(backend, "__name__", "sandbox"), backend
+
+    def make(limits: Limits) -> Sandbox:
+        if isinstance(backend, str):
+            return make_sandbox(backend, limits, **options)
+        return backend(limits)
+
+    name = backend if isinstance(backend, str) else getattr(backend, "__name__", "sandbox")
     sandbox = make(CASE_LIMITS)
     rows = []
     try:

@@ -134,7 +134,8 @@ class WorkerClient:
         evidence = ""
         if op == "run" and began is not None:
             evidence = self._babble
-            if not evidence and self._transport.oom_within(time.monotonic() - began + 1.0):
+            killed = getattr(self._transport, "oom_within", None)
+            if not evidence and killed is not None and killed(time.monotonic() - began + 1.0):
                 evidence = "oom"
         return SandboxDiedError(
             f"The {self.name} sandbox worker died during {op!r} ({self._dead}).{tail} "
