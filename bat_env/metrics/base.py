@@ -125,6 +125,11 @@ def output_name(spec: TaskSpec) -> str:
     return PurePosixPath(spec.output.path).name
 
 
+def class_names(spec: TaskSpec) -> tuple[str, ...]:
+    """Names in ``output.labels`` in the order of their numbers: classes, or letters of answers."""
+    return tuple(name for _, name in sorted(spec.output.labels.items()))
+
+
 def unreadable_facts(message: str) -> dict[str, Any]:
     """What ``inspect`` says of a file that cannot be parsed."""
     return {"readable": False, "affine_ok": False, "valid": False, "message": message}

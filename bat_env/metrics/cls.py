@@ -18,6 +18,7 @@ from bat_env.metrics.base import (
     Case,
     MetricParams,
     UnreadableError,
+    class_names,
     parse_params,
     unreadable_facts,
     with_quantity,
@@ -125,11 +126,6 @@ def macro_auroc(truth: Sequence[int], scores: Sequence[Sequence[float] | None]) 
 
 
 # --------------------------------------------------------------------------------------- metric
-
-
-def class_names(spec: TaskSpec) -> tuple[str, ...]:
-    """Class names in the order of their numbers."""
-    return tuple(name for _, name in sorted(spec.output.labels.items()))
 
 
 def _probabilities(

@@ -18,6 +18,7 @@ from bat_env.metrics.base import (
     Case,
     MetricParams,
     UnreadableError,
+    class_names,
     parse_params,
     unreadable_facts,
     with_quantity,
@@ -47,11 +48,6 @@ class DetParams(MetricParams):
 
     iou: float = Field(0.5, gt=0, le=1, description="Overlap from which a box is a hit.")
     max_boxes: int = Field(100, ge=1, le=100, description="Boxes that a case may have.")
-
-
-def class_names(spec: TaskSpec) -> tuple[str, ...]:
-    """Class names in the order of their numbers."""
-    return tuple(name for _, name in sorted(spec.output.labels.items()))
 
 
 def _corners(

@@ -15,6 +15,7 @@ from bat_env.metrics.base import (
     Case,
     MetricParams,
     UnreadableError,
+    class_names,
     parse_params,
     unreadable_facts,
     with_quantity,
@@ -38,11 +39,6 @@ class VqaParams(MetricParams):
     """The metric has no constants: the letters are ``output.labels``."""
 
 
-def letters_of(spec: TaskSpec) -> tuple[str, ...]:
-    """Letters that an answer may be, in order."""
-    return tuple(name for _, name in sorted(spec.output.labels.items()))
-
-
 def constant_accuracy(questions: Sequence[tuple[str, Mapping[str, str]]]) -> float:
     """Accuracy of the best answer that ignores the picture and the question.
 
@@ -62,7 +58,7 @@ def constant_accuracy(questions: Sequence[tuple[str, Mapping[str, str]]]) -> flo
 
 def _properties(spec: TaskSpec, table: Table) -> dict[str, Any]:
     said = Counter(row[ANSWER_COLUMN].upper() for row in table.rows.values())
-    letters = letters_of(spec)
+    letters = class_names(spec)
     values = {f"{letter}_count": said[letter] for letter in letters} | {"rows": len(table.rows)}
     used = [letter for letter in letters if said[letter]]
     facts = {"shape": [len(table.rows)], "dtype": "text", "labels": used, "values": values}
@@ -90,7 +86,7 @@ class VqaAccuracy:
     def check(self, spec: TaskSpec) -> None:
         """Raise if the parameters do not fit, or the letters are not upper case."""
         parse_params(VqaParams, spec)
-        letters = letters_of(spec)
+        letters = class_names(spec)
         if len(letters) < 2 or any(letter != letter.strip().upper() for letter in letters):
             raise TaskError(f"Expected two or more upper-case letters in output.labels: {letters}.")
 
@@ -101,7 +97,7 @@ class VqaAccuracy:
             truth = truth_of(case)
             answer, options = truth.get("answer"), truth.get("options")
             if not isinstance(options, dict) or not (
-                answer in options and set(options) <= set(letters_of(spec))
+                answer in options and set(options) <= set(class_names(spec))
             ):
                 raise TaskError(
                     f"Expected options by letter and an answer among them in the truth of "
@@ -168,7 +164,7 @@ class VqaAccuracy:
         try:
             table = read_table(case.output or b"", [ANSWER_COLUMN])
             facts = _properties(spec, table)
-            _answer(spec, table, case.id, letters_of(spec))
+            _answer(spec, table, case.id, class_names(spec))
         except UnreadableError as error:
             return {**unreadable_facts(f"the file {error}"), **facts, "valid": False}
         return {**facts, "valid": True, "message": ""}
@@ -177,7 +173,7 @@ class VqaAccuracy:
         """1 if both tables give the case the same letter."""
         try:
             one, two = (
-                _answer(spec, read_table(data, [ANSWER_COLUMN]), case, letters_of(spec))
+                _answer(spec, read_table(data, [ANSWER_COLUMN]), case, class_names(spec))
                 for data in (a, b)
             )
         except UnreadableError:
