@@ -33,6 +33,8 @@ class F:
         exec(compile(S[k], "<bat_worker." + k + ">", "exec"), module.__dict__)
 sys.meta_path.insert(0, F)
 if C["role"] == "zygote":
+    from bat_worker.heap import settle
+    settle()
     from bat_worker.zygote import main
     main(C, C["control"])
 from bat_worker.supervisor import main

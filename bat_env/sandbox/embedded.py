@@ -25,8 +25,9 @@ from .view import host_view
 PRELOAD: Final[tuple[str, ...]] = (
     "numpy",
     "scipy.ndimage",
-    "nibabel",
+    "nibabel.processing",
     "torch",
+    "torch.utils.serialization.config",
     "monai.networks.nets",
     "monai.transforms",
     "monai.bundle",

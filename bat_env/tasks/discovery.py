@@ -213,7 +213,7 @@ class Task:
         meta = json.loads((self._bundle / "configs" / "metadata.json").read_text("utf-8"))
         return {
             **meta["preprocessing"],
-            "channels": meta["channels"],
+            "channels": meta.get("channels", []),
             "labels": {str(value): name for value, name in self.spec.output.labels.items()},
         }
 
@@ -295,10 +295,17 @@ def _roots() -> list[Path]:
     roots = [builtin_root()]
     given = os.environ.get("BAT_TASKS_PATH", "")
     roots += [Path(part).resolve() for part in given.split(os.pathsep) if part]
-    for point in metadata.entry_points(group=ENTRY_POINTS):
-        value: Any = point.load()
-        roots.append(Path(value() if callable(value) else value).resolve())
-    return roots
+    return [*roots, *_shipped(tuple(sys.path))]
+
+
+@cache
+def _shipped(path: tuple[str, ...]) -> tuple[Path, ...]:
+    """Folders that the packages on an import path name.
+
+    Asked once a path: reading the metadata of every installed package takes longer than a cell.
+    """
+    values = [point.load() for point in metadata.entry_points(group=ENTRY_POINTS)]
+    return tuple(Path(value() if callable(value) else value).resolve() for value in values)
 
 
 def _folders() -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import json
@@ -60,7 +61,7 @@ class Instance(Generated):
     size: Size = "full"
     fiction: Mapping[str, str] = field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """sha256 over all public and private content, as hex.
 
