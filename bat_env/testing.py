@@ -22,6 +22,7 @@ from bat_env.sandbox.check import CheckReport, CheckRow
 from bat_env.stages import SCORE_QUANTUM, Stage
 from bat_env.tasks import Task, load_task, render_brief, stage_files
 from bat_env.tasks.instance import SPLITS
+from bat_env.tasks.lines import shared_lines
 from bat_env.testing_sandbox import CASE_LIMITS, Make, SandboxCase, sandbox_cases
 from bat_env.tools import execute_call, submit_call
 
@@ -164,19 +165,42 @@ def check_task(task: Task | str) -> None:
     )
     for name, score in spec.floors.items():
         assert score <= 0.10, f"Trivial output {name} scores {score}, more than .10."
-    for size in spec.sizes:
+    _check_scripts(task)
+    for size in sorted(spec.sizes, reverse=True):  # mini first: it says the same, sooner
         for split in SPLITS:
             one = task.instance(split, 0, size)  # type: ignore[arg-type]
             other = task.instance(split, 1, size)  # type: ignore[arg-type]
-            assert one.digest != other.digest, f"{split} {size}: two indices, one instance."
+            assert one.public != other.public, f"{split} {size}: two indices, one instance."
             assert one.seed != other.seed, f"{split}: two indices, one seed."
             _check_staging(task, one)
-    ids = [decision.id for decision in task.decisions]
-    assert len(set(ids)) == len(ids), "Decision ids must be unique."
-    for mistake in task.mistakes:
-        assert task.script(mistake.choices), f"Mistake {mistake.id} has an empty script."
+
+
+def _check_scripts(task: Task) -> None:
+    """Decisions, mistakes and the scripts that are made of them."""
+    decisions = {decision.id: decision for decision in task.decisions}
+    assert len(decisions) == len(task.decisions), "Decision ids must be unique."
+    for decision in task.decisions:
+        assert len(set(decision.options)) == len(decision.options) >= 2, (
+            f"Decision {decision.id} must have two different options or more."
+        )
+    assert len({m.id for m in task.mistakes}) == len(task.mistakes), "Mistake ids must be unique."
+    variants = {f"Mistake {m.id}": m.choices for m in task.mistakes}
+    for name, choices in {**variants, "The naive script": task.naive_choices}.items():
+        for decision_id, option in choices.items():
+            assert decision_id in decisions, f"{name} takes a decision {decision_id!r}: none such."
+            known = decisions[decision_id].options
+            assert option in known, f"{name} takes {decision_id}={option!r}: none such."
+            assert option != known[0], f"{name} takes {decision_id}={option!r}, the good option."
     for stage in Stage:
         assert task.script(focus=stage), f"The script has no cell for {stage.name}."
+    for mistake in task.mistakes:
+        assert any(
+            task.script(mistake.choices, focus=focus, tier=mistake.tier)
+            != task.script(focus=focus, tier=mistake.tier)
+            for focus in Stage
+        ), f"Mistake {mistake.id} changes no cell: nothing would show it."
+    shared = shared_lines(task)
+    assert not shared, f"One line must not mean two things: {shared[0]}."
 
 
 def _check_staging(task: Task, instance: Any) -> None:
