@@ -249,11 +249,27 @@ def test_agreement() -> None:
 @given(st.binary(max_size=600))
 @settings(max_examples=60, deadline=None)
 def test_no_bytes_break_the_reader(data: bytes) -> None:
+    truth = packed(label_map(1))
     for content in (data, gzip.compress(data)):
-        try:
+        with pytest.raises(UnreadableError, match=r"^(is|has|holds|unpacks|cannot) .{5}"):
             read_labels(content, 100)
-        except UnreadableError:
-            continue
+        result = score_case(SPEC, truth, None, content)
+        assert result.score == 0.0 and not result.valid and result.message
+
+
+@given(st.integers(0, 2031), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_cut_file_is_unreadable_and_a_whole_one_is_what_was_packed(
+    length: int, compressed: bool
+) -> None:
+    labels = label_map(1)
+    plain = gzip.decompress(packed(labels))
+    assert len(plain) == 352 + labels.size == 2032
+    seen = read_labels(gzip.compress(plain) if compressed else plain, labels.size)
+    np.testing.assert_array_equal(seen.labels, labels)
+    cut = plain[:length]
+    with pytest.raises(UnreadableError):
+        read_labels(gzip.compress(cut) if compressed else cut, labels.size)
 
 
 @given(st.integers(0, 351), st.integers(0, 255))
