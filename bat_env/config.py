@@ -112,7 +112,8 @@ def make_config(
         )
     if judge is not None:
         raise ConfigError(
-            f"judge must be None: contract version 1 scores host evidence only, got {judge!r}."
+            f"judge must be None: contract version 1 scores host evidence only, got {judge!r}. "
+            "Leave it out."
         )
     if pool_size is not None and (not is_int(pool_size) or pool_size < 1):
         raise ConfigError(f"pool_size must be a whole number >= 1 or None, got {pool_size!r}.")
