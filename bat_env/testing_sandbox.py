@@ -361,7 +361,10 @@ def _two(sandbox: Sandbox, make: Make) -> None:
         for number, box in enumerate(boxes):
             box.reset({"data/n": str(number).encode()})
         code = "import time; time.sleep(.2); open('n', 'w').write(open('/data/n').read())"
-        results = list(threads.map(lambda box: _python(box, code), boxes))
+        try:
+            results = list(threads.map(lambda box: _python(box, code), boxes))
+        except SandboxError as error:
+            raise AssertionError(f"two sandboxes must run side by side: {error}") from error
         assert all(result.ok for result in results), f"side by side: {results!r}"
         _equal("files of two sandboxes", [box.read("n", 9) for box in boxes], [b"0", b"1"])
     _alive(sandbox)  # closing one does not end the other
