@@ -152,8 +152,8 @@ def bootstrap_map(pool: Pool, *, seed: int = 0, draws: int = BOOTSTRAP_DRAWS) ->
     """Mean average precision of resampled cases, one value a draw.
 
     A class counts in the draws that hold a true box of it; draws without any are left out. Copies
-    of a case stand side by side in the ranking, so that a weight on its hits is the same as
-    repeating it.
+    of a case stand side by side in the ranking, so that a weight on a hit is the same as repeating
+    it; only among equal scores can their order differ from that of cases put one after another.
     """
     cases, classes = pool.real.shape
     if cases == 0:

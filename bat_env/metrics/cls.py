@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from bat_env.errors import TaskError
 from bat_env.metrics.base import (
@@ -100,7 +99,8 @@ def auroc(positive: NDArray[np.bool_], scores: Floats) -> float | None:
     n, m = int(positive.sum()), int((~positive).sum())
     if not n or not m:
         return None
-    ranks = stats.rankdata(scores)
+    _, place, ties = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
     return float((ranks[positive].sum() - n * (n + 1) / 2) / (n * m))
 
 

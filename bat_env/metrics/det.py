@@ -7,6 +7,7 @@ input, with the origin at the outer corner of the first pixel.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -72,7 +73,7 @@ def _corners(
 
 
 def read_boxes(
-    spec: TaskSpec, data: bytes, size: tuple[float, float] = (float("inf"), float("inf"))
+    spec: TaskSpec, data: bytes, size: tuple[float, float] = (math.inf, math.inf)
 ) -> list[Box]:
     """Parse the boxes of an output.
 
@@ -204,8 +205,8 @@ class DetMap:
     ) -> TaskScore:
         """MAP over all cases of ``known``.
 
-        The true boxes of an invalid case are missed. One that has none counts as a wrong box of
-        the highest score in every class, or a missing file would cost nothing there.
+        The true boxes of an invalid case are missed. One that has none counts as a wrong box
+        above all others in every class, or a missing file would cost nothing there.
         """
         counts: Mapping[str, Sequence[int]] = known["counts"]
         table = {case: rows.get(case) or missing_case() for case in counts}
@@ -213,7 +214,7 @@ class DetMap:
         for case, row in table.items():
             hits = [(int(c), float(s), bool(h)) for c, s, h in row.parts.get("matches", ())]
             if not row.valid and not any(counts[case]):
-                hits = [(label, 1.0, False) for label in range(len(counts[case]))]
+                hits = [(label, math.inf, False) for label in range(len(counts[case]))]
             parts.append((hits, counts[case]))
         pool = Pool.of(parts)
         by_class = average_precision(pool)
@@ -239,7 +240,7 @@ class DetMap:
             return unreadable_facts(missing_case().message)
         try:
             known = TRUTH_JSON in case.truth
-            size = _true_boxes(spec, case)[1] if known else (float("inf"), float("inf"))
+            size = _true_boxes(spec, case)[1] if known else (math.inf, math.inf)
             boxes = read_boxes(spec, case.output, size)
         except UnreadableError as error:
             return unreadable_facts(f"the file {error}")
