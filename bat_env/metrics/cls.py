@@ -147,11 +147,22 @@ def _probabilities(
     return values
 
 
+def _top_probability(table: Table, names: Sequence[str]) -> dict[str, float]:
+    """Mean over rows of the largest probability, where every row has usable ones."""
+    try:
+        shares = [_probabilities(table, row, names) for row in table.rows.values()]
+    except UnreadableError:
+        return {}
+    tops = [max(row) for row in shares if row is not None]
+    return {"top_probability": sum(tops) / len(tops)} if tops else {}
+
+
 def _properties(spec: TaskSpec, table: Table) -> dict[str, Any]:
     said = [row[LABEL_COLUMN] for row in table.rows.values()]
     names = class_names(spec)
     values: dict[str, float] = {f"{name}_count": said.count(name) for name in names}
     values |= {"rows": len(said), "class_count": len(set(said) & set(names))}
+    values |= _top_probability(table, names)
     facts = {"shape": [len(said)], "dtype": "text", "labels": sorted(set(said) & set(names))}
     return with_quantity(spec, {"readable": True, "affine_ok": True, **facts, "values": values})
 

@@ -329,6 +329,9 @@ def _nearest(words: Sequence[str], *, backward: bool) -> frozenset[str]:
             rest = ordered[n + 1 : n + 5]
             if found and word == "and" and not any(w in _DIVIDERS | _COPULAS for w in rest):
                 found |= _sides_in(rest)
+            elif not backward and not found and ordered[n + 2 : n + 3] in ([], [","]):
+                # "effusion, left"
+                found |= _sides_in(ordered[n + 1 : n + 2])
             break
         found |= _SIDES.get(word, frozenset())
     return found

@@ -32,6 +32,7 @@ from bat_env.metrics.rule import (
 from bat_env.metrics.table import Table, read_each, read_table, row_of
 from bat_env.tasks.spec import TaskSpec
 
+CONFIDENCE_COLUMN: Final = "confidence"
 ANSWER_COLUMN: Final = "answer"
 
 
@@ -56,10 +57,21 @@ def constant_accuracy(questions: Sequence[tuple[str, Mapping[str, str]]]) -> flo
     return max(*letters.values(), *texts.values()) / len(questions)
 
 
+def _confidence(table: Table) -> dict[str, float]:
+    """Mean of the optional column ``confidence``, where every row has a number in [0, 1]."""
+    try:
+        shares = [float(row[CONFIDENCE_COLUMN]) for row in table.rows.values()]
+    except (KeyError, ValueError):
+        return {}
+    usable = bool(shares) and all(0.0 <= share <= 1.0 for share in shares)
+    return {"confidence": sum(shares) / len(shares)} if usable else {}
+
+
 def _properties(spec: TaskSpec, table: Table) -> dict[str, Any]:
     said = Counter(row[ANSWER_COLUMN].upper() for row in table.rows.values())
     letters = class_names(spec)
-    values = {f"{letter}_count": said[letter] for letter in letters} | {"rows": len(table.rows)}
+    values: dict[str, float] = {f"{letter}_count": said[letter] for letter in letters}
+    values |= {"rows": len(table.rows)} | _confidence(table)
     used = [letter for letter in letters if said[letter]]
     facts = {"shape": [len(table.rows)], "dtype": "text", "labels": used, "values": values}
     return with_quantity(spec, {"readable": True, "affine_ok": True, **facts})
