@@ -15,9 +15,11 @@ from typing import Any, Protocol
 
 from bat_env.errors import SandboxDiedError, SandboxError
 
+from . import replies
 from .worker import wire
 
 Reply = tuple[dict[str, Any], list[bytes]]
+_MESSAGE_CHARS = 2000
 
 
 class Transport(Protocol):
@@ -42,6 +44,21 @@ class Transport(Protocol):
         """Whether the host saw the worker's own memory cgroup kill in the last ``seconds``."""
 
 
+class _Box:
+    """Where the reader leaves the frames that answer one request.
+
+    Attributes:
+        room: Bytes that may still come. The reader enforces it, so that a worker that talks without
+            end costs the host no more memory than the longest honest answer.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self._frames: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
+        self.put = self._frames.put
+        self.get = self._frames.get
+
+
 class WorkerClient:
     """Sends requests and hands each reply to the thread that waits for it.
 
@@ -58,7 +75,8 @@ class WorkerClient:
         self._sids = itertools.count(1)
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
-        self._inbox: dict[int, queue.SimpleQueue[Reply | None]] = {0: queue.SimpleQueue()}
+        self._inbox = {0: _Box(replies.REPLY_BYTES)}
+        self._stray = replies.REPLY_BYTES
         self._dead = ""
         self._babble = ""
         self._running = 0
@@ -79,6 +97,7 @@ class WorkerClient:
             SandboxError: If it failed to start or did not within ``timeout_s``.
         """
         self.info, _ = self._next(0, time.monotonic() + timeout_s, "start")
+        self._inbox.pop(0, None)
 
     def next_sid(self) -> str:
         """A session id that this worker has not seen."""
@@ -90,16 +109,32 @@ class WorkerClient:
         try:
             while data := self._transport.read():
                 for header, blobs in framer.feed(data):
-                    box = self._inbox.get(int(header["id"]))
-                    if box is not None:
-                        box.put((header, blobs))
+                    self._deliver(header, blobs, framer.size)
+                if self._dead:
+                    return
         except OSError as error:
             reason = str(error)
-        except (wire.WireError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (wire.WireError, KeyError, TypeError, ValueError) as error:
             reason = f"it sent a malformed frame: {error}"
             # Only one cell can have done it, if only one ran.
             self._babble = "frame" if self._running == 1 else ""
         self._die(reason)
+
+    def _deliver(self, header: dict[str, Any], blobs: list[bytes], size: int) -> None:
+        number = header["id"]
+        if type(number) is not int:
+            raise wire.WireError("a frame's id is no number")
+        box = self._inbox.get(number)
+        if box is not None:
+            box.room -= size
+            if box.room < 0:
+                raise wire.WireError("an answer is longer than it can honestly be")
+            box.put((header, blobs))
+            return
+        # An interrupted request's answer may still come; nothing else has a reason to.
+        self._stray -= size
+        if self._stray < 0:
+            raise wire.WireError("frames that nobody asked for")
 
     def _die(self, reason: str) -> None:
         with self._lock:
@@ -124,8 +159,10 @@ class WorkerClient:
         if reply is None:
             raise self._death(op, began)
         header, _ = reply
+        if not header.get("more") or "error" in header:
+            box.room = 0  # the end: nothing else may come
         if "error" in header:
-            raise _error(header, self.name)
+            raise _error(header, self.name, op)
         return reply
 
     def _death(self, op: str, began: float | None = None) -> SandboxDiedError:
@@ -169,6 +206,7 @@ class WorkerClient:
         *,
         timeout_s: float | None = 60.0,
         on_part: Callable[[dict[str, Any], list[bytes]], float | None] | None = None,
+        max_bytes: int = replies.REPLY_BYTES,
     ) -> Reply:
         """Send one request and wait for its final reply.
 
@@ -176,12 +214,14 @@ class WorkerClient:
             header: ``op`` and its arguments.
             blobs: Binary arguments.
             timeout_s: Patience until the next reply; None for as long as the worker lives.
-            on_part: Called for each partial reply; a number it returns replaces ``timeout_s``.
+            on_part: Called for each partial reply; a number it returns replaces ``timeout_s``. May
+                raise :class:`~bat_env.sandbox.worker.wire.WireError` for a part that is malformed.
+            max_bytes: Bound of all frames of the answer; more of them end the worker.
         """
         if self._dead:
             raise self._death(str(header["op"]))
         number, began = next(self._ids), time.monotonic()
-        self._inbox[number] = queue.SimpleQueue()
+        box = self._inbox[number] = _Box(max_bytes)
         runs = header["op"] == "run"
         with self._lock:
             self._running += runs
@@ -190,7 +230,7 @@ class WorkerClient:
             patience = timeout_s
             while True:
                 if not self.alive:  # died between the check above and the registration
-                    self._inbox[number].put(None)
+                    box.put(None)
                 deadline = None if patience is None else time.monotonic() + patience
                 reply, parts = self._next(number, deadline, str(header["op"]), began)
                 if not reply.get("more"):
@@ -198,9 +238,12 @@ class WorkerClient:
                 if on_part is not None:
                     changed = on_part(reply, parts)
                     patience = patience if changed is None else changed
+        except wire.WireError as error:
+            raise self.accuse(str(header["op"]), error) from error
         finally:
             del self._inbox[number]
             with self._lock:
+                self._stray += max(0, box.room)
                 self._running -= runs
 
     def close(self) -> None:
@@ -233,10 +276,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _error(header: dict[str, Any], name: str) -> Exception:
-    message = str(header.get("message", ""))
-    if header["error"] == "value":
+def _error(header: dict[str, Any], name: str, op: str) -> Exception:
+    message = str(header.get("message", ""))[:_MESSAGE_CHARS]
+    # Only these two promise such errors; from any other request they would surprise the caller.
+    if header["error"] == "value" and op in ("read", "reset"):
         return ValueError(message)
-    if header["error"] == "missing":
+    if header["error"] == "missing" and op == "read":
         return FileNotFoundError(message)
     return SandboxError(f"The {name} sandbox worker reports: {message}")

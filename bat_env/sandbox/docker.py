@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
+import struct
 import threading
 from datetime import datetime
 from functools import cache
@@ -31,6 +33,7 @@ WORKER_MB: Final = 768
 """Memory of supervisor, zygote and spares, MiB; on top of what the limits promise to cells."""
 WORKER_PIDS: Final = 16
 AGENT_UID: Final = 1000
+WRITE_TIMEOUT_S: Final = 120
 
 _DISCONNECTED: Final = (OSError, ValueError)
 
@@ -127,6 +130,17 @@ def podman_options(client: Any, options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "security_opt": security, "tmpfs": tmpfs, "ulimits": ulimits}
 
 
+def _remove(client: Any, container: str) -> None:
+    """Remove a container, now or at the next start; one that is going by itself is gone."""
+    try:
+        client.api.remove_container(container, force=True)
+    except Exception as error:
+        if getattr(getattr(error, "response", None), "status_code", 0) not in (404, 409):
+            reaper.lose(container)
+            return
+    reaper.disown(container)
+
+
 class _Attached:
     """The hijacked attach stream of a container."""
 
@@ -140,6 +154,9 @@ class _Attached:
         self._socket = getattr(stream, "_sock", stream)
         with contextlib.suppress(AttributeError, OSError):
             self._socket.settimeout(None)
+            # A worker that stops reading must not hold a writing host for ever.
+            patience = struct.pack("ll", WRITE_TIMEOUT_S, 0)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, patience)
         self._buffer = bytearray()
         self._said = b""
         self._closed = False
@@ -178,12 +195,10 @@ class _Attached:
             if self._closed:
                 return
             self._closed = True
-        reaper.disown(self._container)
         with contextlib.suppress(Exception):
             self._socket.close()
             self._stream.close()
-        with contextlib.suppress(Exception):
-            self._client.api.remove_container(self._container, force=True)
+        _remove(self._client, self._container)
         with contextlib.suppress(Exception):
             self._client.close()
 
@@ -271,9 +286,7 @@ class DockerSandbox(WorkerSandbox):
             stream = _Attached(client, self.container)
         except BaseException as error:
             if self.container:
-                reaper.disown(self.container)
-                with contextlib.suppress(Exception):
-                    client.api.remove_container(self.container, force=True)
+                _remove(client, self.container)
             client.close()
             if isinstance(error, Exception) and not isinstance(error, SandboxError):
                 raise _not_started(error) from error

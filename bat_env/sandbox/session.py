@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from bat_env.errors import SandboxError
 
-from .base import MOUNTS, Cell, CellResult, Delta, FileEntry, FileTree, Limits, Manifest
+from . import replies
+from .base import MOUNTS, Cell, CellResult, FileTree, Limits, Manifest
 from .client import WorkerClient
 from .worker import wire
 
@@ -114,11 +115,11 @@ class WorkerSandbox:
             header,
             [code],
             timeout_s=wall + _GRACE_S,
-            on_part=lambda part, _: patience[part["event"]],
+            on_part=lambda part, _: patience.get(str(part.get("event"))),
         )
         try:
-            return _result(reply, blobs)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return replies.cell_result(reply, blobs, self.limits)
+        except wire.WireError as error:
             raise worker.accuse("run", error) from error
 
     def manifest(self) -> Manifest:
@@ -126,8 +127,8 @@ class WorkerSandbox:
         worker = self.worker
         reply, _ = worker.request({"op": "manifest", "sid": self._sid}, timeout_s=300.0)
         try:
-            return _entries(reply["entries"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return replies.entries(reply.get("entries"))
+        except wire.WireError as error:
             raise worker.accuse("manifest", error) from error
 
     def read(self, path: str, max_bytes: int) -> bytes:
@@ -138,8 +139,12 @@ class WorkerSandbox:
             {"op": "read", "sid": self._sid, "path": path, "max_bytes": max_bytes},
             timeout_s=300.0,
             on_part=lambda _, blobs: parts.extend(blobs),
+            max_bytes=replies.read_bytes(max_bytes),
         )
-        return b"".join(parts)
+        content = b"".join(parts)
+        if len(content) > max_bytes:
+            raise worker.accuse("read", wire.WireError("more bytes than were asked for"))
+        return content
 
     def snapshot(self) -> dict[str, bytes]:
         """All regular workspace files, workspace-relative, sorted by path."""
@@ -147,9 +152,14 @@ class WorkerSandbox:
         worker = self.worker
 
         def keep(header: dict[str, Any], blobs: list[bytes]) -> None:
-            parts.setdefault(header["path"], []).extend(blobs)
+            parts.setdefault(replies.path(header.get("path")), []).extend(blobs)
 
-        worker.request({"op": "snapshot", "sid": self._sid}, timeout_s=300.0, on_part=keep)
+        worker.request(
+            {"op": "snapshot", "sid": self._sid},
+            timeout_s=300.0,
+            on_part=keep,
+            max_bytes=replies.snapshot_bytes(self.limits),
+        )
         return {path: b"".join(parts[path]) for path in sorted(parts)}
 
     def close(self) -> None:
@@ -191,26 +201,3 @@ def _parcels(files: FileTree) -> list[tuple[list[tuple[str, bool]], list[bytes]]
     if blobs:
         parcels.append((paths, blobs))
     return parcels
-
-
-def _entries(raw: Mapping[str, Any]) -> dict[str, FileEntry]:
-    return {path: FileEntry(kind, size, sha) for path, (kind, size, sha) in sorted(raw.items())}
-
-
-def _result(reply: Mapping[str, Any], blobs: list[bytes]) -> CellResult:
-    out, err = (blob.decode("utf-8", "replace") for blob in blobs)
-    return CellResult(
-        exit_code=reply["exit"],
-        stdout=out,
-        stderr=err,
-        stdout_dropped=reply["out_cut"],
-        stderr_dropped=reply["err_cut"],
-        limit=reply["limit"],
-        delta=Delta(
-            created=_entries(reply["created"]),
-            changed=_entries(reply["changed"]),
-            deleted=tuple(reply["deleted"]),
-        ),
-        wall_s=reply["wall"],
-        cpu_s=reply["cpu"],
-    )

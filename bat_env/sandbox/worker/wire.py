@@ -30,9 +30,14 @@ def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
 
 
 class Framer:
-    """Incremental decoder: feed bytes, iterate complete frames."""
+    """Incremental decoder: feed bytes, iterate complete frames.
+
+    Attributes:
+        size: Bytes of the frame that was yielded last.
+    """
 
     def __init__(self) -> None:
+        self.size = 0
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], list[bytes]]]:
@@ -46,6 +51,7 @@ class Framer:
                 return
             frame = bytes(self._buffer[8 : 4 + total])
             del self._buffer[: 4 + total]
+            self.size = 4 + total
             yield _decode(frame, head)
 
 
@@ -53,9 +59,11 @@ def _decode(frame: bytes, head: int) -> tuple[dict[str, Any], list[bytes]]:
     try:
         header = json.loads(frame[:head])
         sizes = header["blobs"]
+        if not isinstance(header, dict) or not all(type(size) is int for size in sizes):
+            raise WireError("blob lengths are no list of numbers")
         if sum(sizes) != len(frame) - head or min(sizes, default=0) < 0:
             raise WireError("blob lengths do not add up")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise WireError(f"malformed frame header: {error}") from None
     blobs, at = [], head
     for size in sizes:
