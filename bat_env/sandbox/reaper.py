@@ -17,6 +17,7 @@ LABEL: Final = "automed-bat.sandbox"
 _PID, _START, _PLACE = f"{LABEL}.pid", f"{LABEL}.start", f"{LABEL}.place"
 
 _owned: dict[str, int] = {}
+_lost: set[str] = set()
 
 
 def _start_time(pid: int) -> str:
@@ -53,7 +54,7 @@ def _alive(pid: int, start: str) -> bool:
 
 
 def reap(client: Any) -> list[str]:
-    """Remove containers whose owner died on this machine.
+    """Remove containers whose owner died on this machine, and those of ours that could not be.
 
     Args:
         client: A ``docker.DockerClient``.
@@ -66,9 +67,12 @@ def reap(client: Any) -> list[str]:
     for found in client.api.containers(all=True, filters={"label": f"{LABEL}=1"}):
         seen = found.get("Labels", {})
         with contextlib.suppress(Exception):
-            if seen.get(_PLACE) == place and not _alive(int(seen[_PID]), seen.get(_START, "")):
+            ours = seen.get(_PLACE) == place
+            dead = ours and not _alive(int(seen[_PID]), seen.get(_START, ""))
+            if dead or found["Id"] in _lost:
                 client.api.remove_container(found["Id"], force=True)
                 removed.append(str(found["Id"]))
+    _lost.difference_update(removed)
     return removed
 
 
@@ -80,6 +84,11 @@ def own(container: str) -> None:
 def disown(container: str) -> None:
     """Forget a container that was removed."""
     _owned.pop(container, None)
+
+
+def lose(container: str) -> None:
+    """Remember a container that is done but could not be removed, the daemon being away."""
+    _lost.add(container)
 
 
 def _at_exit() -> None:
