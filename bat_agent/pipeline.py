@@ -19,7 +19,8 @@ from bat_agent.engine import BatEngine
 from bat_agent.evaluate import evaluate, plan_targets, reset_spec
 from bat_agent.evaluation import Evaluation
 from bat_agent.files import derived_seed, locked, read_json, write_json
-from bat_agent.loop import Loop, LoopState
+from bat_agent.loop import Loop
+from bat_agent.loop_state import LoopState
 from bat_agent.policy.checkpoint import SEAL
 from bat_agent.progress import Advance, JobCount, Phase, RunProgress
 from bat_agent.report.collect import RESULTS_SCHEMA

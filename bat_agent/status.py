@@ -9,7 +9,7 @@ from rich.table import Table
 
 from bat_agent.config import load_config
 from bat_agent.files import read_json
-from bat_agent.loop import STATE_SCHEMA, LoopState
+from bat_agent.loop_state import STATE_SCHEMA, LoopState
 
 
 def status(run: Path) -> dict[str, Any]:

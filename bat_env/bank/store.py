@@ -13,42 +13,34 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from bat_env.bank.blobs import BlobStore
 from bat_env.bank.index import SCHEMA_VERSION, Index
+from bat_env.bank.rows import (
+    DEMO_COLUMNS,
+    DEMO_KEYS,
+    STATE_COLUMNS,
+    STATE_KEYS,
+    Reader,
+    columns_of,
+    where_of,
+)
 from bat_env.bank.sampler import balanced_order
 from bat_env.bank.state import (
     Demonstration,
     StageState,
     Transcript,
     canonical,
-    check_path,
     digest_of,
     workspace_manifest,
 )
 from bat_env.bank.status import BankStatus, VerifyReport
-from bat_env.errors import BankError, unknown_name
+from bat_env.errors import BankError
 from bat_env.sandbox.base import FileTree
 from bat_env.stages import OUTCOMES, Stage
-
-_STATE_KEYS: Final = (
-    "track",
-    "task",
-    "task_digest",
-    "tier",
-    "size",
-    "focus",
-    "outcome",
-    "fault",
-    "index",
-)
-_STATE_COLUMNS: Final = (
-    "id, track, task, task_digest, tier, size, focus, outcome, fault, idx, record, digest"
-)
-_DEMO_KEYS: Final = tuple(key for key in _STATE_KEYS if key != "fault")
 
 
 def default_bank_path() -> Path:
@@ -81,6 +73,7 @@ class Bank:
         self.blobs = BlobStore(path / "objects")
         self.warnings: Counter[str] = Counter()
         self._index = Index(path)
+        self._reader = Reader(path, self._index, self.blobs)
 
     # ------------------------------------------------------------------------------ open and close
 
@@ -93,11 +86,17 @@ class Bank:
             create: Make it if it is not there.
 
         Raises:
-            BankError: If there is none, or its index cannot be read.
+            BankError: If there is none, it cannot be made, or its index cannot be read.
         """
         bank = cls(Path(path) if path is not None else default_bank_path())
         if create:
-            bank.blobs.root.mkdir(parents=True, exist_ok=True)
+            try:
+                bank.blobs.root.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise BankError(
+                    f"Expected a folder where a Stage Bank can be written, got {bank.path}: "
+                    f"{error.strerror or error}. Give another path."
+                ) from error
             bank._index.create()
         elif not bank._index.file.is_file():
             raise BankError(
@@ -166,7 +165,7 @@ class Bank:
             record = canonical(row.to_json()).decode()
             self._index.write(
                 "INSERT OR REPLACE INTO states VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
-                (*_columns(row), record, digest_of(record)),
+                (*columns_of(row), record, digest_of(record)),
             )
         return row
 
@@ -177,7 +176,7 @@ class Bank:
             BankError: If there is none, or the row or one of its blobs is corrupt.
         """
         state = self._row(state_id)
-        self._files(state)
+        self._reader.files(state)
         return state
 
     def workspace(self, state_id: str) -> dict[str, bytes]:
@@ -186,7 +185,7 @@ class Bank:
         Raises:
             BankError: As :meth:`get`.
         """
-        return self._files(self._row(state_id))
+        return self._reader.files(self._row(state_id))
 
     def transcript(self, state_id: str) -> list[dict[str, Any]]:
         """The cells that led to a state: for provenance and supervised slices, never observed.
@@ -209,13 +208,13 @@ class Bank:
         Raises:
             UnknownNameError: For an unknown key, focus or outcome.
         """
-        where, values = _where(query, _STATE_KEYS)
+        where, values = where_of(query, STATE_KEYS)
         found = []
         for row in self._index.rows(
-            f"SELECT {_STATE_COLUMNS} FROM states{where} ORDER BY id", values
+            f"SELECT {STATE_COLUMNS} FROM states{where} ORDER BY id", values
         ):
             try:
-                found.append(self._parse(row))
+                found.append(self._reader.state(row))
             except BankError:
                 self.warnings["corrupt state row skipped"] += 1
         return found
@@ -232,7 +231,7 @@ class Bank:
         Raises:
             BankError: If no whole state matches; names the command that builds them.
         """
-        where, values = _where(query, _STATE_KEYS)
+        where, values = where_of(query, STATE_KEYS)
         rows = self._index.rows(f"SELECT id, track, focus, outcome FROM states{where}", values)
         for row in balanced_order(rng, [_Row(r[0], (r[1], r[2], r[3])) for r in rows]):
             try:
@@ -251,53 +250,13 @@ class Bank:
         )
 
     def _row(self, state_id: str) -> StageState:
-        rows = self._index.rows(f"SELECT {_STATE_COLUMNS} FROM states WHERE id=?", (state_id,))
+        rows = self._index.rows(f"SELECT {STATE_COLUMNS} FROM states WHERE id=?", (state_id,))
         if not rows:
             raise BankError(
                 f"The Stage Bank at {self.path} has no state {state_id!r}. "
                 "`bat-env bank status` shows what it has."
             )
-        return self._parse(rows[0])
-
-    def _parse(self, row: tuple[Any, ...]) -> StageState:
-        *columns, record, digest = row
-        try:
-            if digest_of(record) != digest:
-                raise ValueError("its digest differs")
-            state = StageState.from_json(json.loads(record))
-            if _columns(state) != tuple(columns) or state.content_id() != state.state_id:
-                raise ValueError("its columns and its record differ")
-        except (ValueError, TypeError) as error:
-            raise BankError(
-                f"State {row[0]} of the Stage Bank at {self.path} is corrupt: {error}. "
-                "`bat-env bank build` makes it again."
-            ) from error
-        return state
-
-    def _manifest(self, state: StageState) -> dict[str, str]:
-        try:
-            manifest = json.loads(self.blobs.get(state.workspace))
-            if manifest["schema_version"] != 1:
-                raise ValueError(f"its manifest has schema version {manifest['schema_version']}")
-            files = {str(path): str(digest) for path, digest in manifest["files"].items()}
-            for path in files:
-                check_path(path)
-        except _BROKEN as error:
-            raise BankError(
-                f"The workspace manifest of state {state.state_id} is corrupt: {error} "
-                "`bat-env bank build` makes it again."
-            ) from error
-        return files
-
-    def _files(self, state: StageState) -> dict[str, bytes]:
-        files = self._manifest(state)
-        try:
-            return {path: self.blobs.get(digest) for path, digest in files.items()}
-        except BankError as error:
-            raise BankError(
-                f"The workspace of state {state.state_id} is corrupt: {error} "
-                "`bat-env bank build` makes it again."
-            ) from error
+        return self._reader.state(rows[0])
 
     # ----------------------------------------------------------------------------- demonstrations
 
@@ -328,27 +287,12 @@ class Bank:
 
     def demonstrations(self, **query: Any) -> Iterator[Demonstration]:
         """Demonstrations that match, ordered by id; corrupt ones are skipped and counted."""
-        where, values = _where(query, _DEMO_KEYS)
-        for row in self._index.rows(
-            f"SELECT id, record, digest FROM demos{where} ORDER BY id", values
-        ):
+        where, values = where_of(query, DEMO_KEYS)
+        for row in self._index.rows(f"SELECT {DEMO_COLUMNS} FROM demos{where} ORDER BY id", values):
             try:
-                yield self._parse_demo(*row)
+                yield self._reader.demonstration(*row)
             except BankError:
                 self.warnings["corrupt demonstration skipped"] += 1
-
-    def _parse_demo(self, demo_id: str, record: str, digest: str) -> Demonstration:
-        try:
-            if digest_of(record) != digest:
-                raise ValueError("its digest differs")
-            value = json.loads(record)
-            value["turns"] = json.loads(self.blobs.get(value.pop("turns_blob")))
-            demo = Demonstration.from_json(value)
-            if demo.demo_id != demo_id or demo.content_id() != demo_id:
-                raise ValueError("its content does not match its id")
-        except _BROKEN as error:
-            raise BankError(f"Demonstration {demo_id} is corrupt: {error}") from error
-        return demo
 
     # ------------------------------------------------------------------------- jobs, meta, status
 
@@ -413,73 +357,4 @@ class Bank:
 
     def verify(self) -> VerifyReport:
         """Read every row and every blob; name each one that is corrupt. Changes nothing."""
-        problems = [
-            f"index: {row[0]}"
-            for row in self._index.rows("PRAGMA integrity_check")
-            if row[0] != "ok"
-        ]
-        used: set[str] = set()
-        states = self._index.rows(f"SELECT {_STATE_COLUMNS} FROM states ORDER BY id")
-        for row in states:
-            try:
-                state = self._parse(row)
-                used |= {state.workspace, state.transcript}
-                used |= set(self._manifest(state).values())
-                self._files(state)
-                self.blobs.get(state.transcript)
-            except BankError as error:
-                problems.append(f"state {row[0]}: {error}")
-        demos = self._index.rows("SELECT id, record, digest FROM demos ORDER BY id")
-        for row in demos:
-            try:
-                self._parse_demo(*row)
-                used.add(json.loads(row[1])["turns_blob"])
-            except BankError as error:
-                problems.append(f"demonstration {row[0]}: {error}")
-        on_disk = set(self.blobs.digests())
-        orphans = on_disk - used
-        problems += [
-            f"blob {digest}: corrupt (no whole row uses it)"
-            for digest in sorted(orphans)
-            if not self.blobs.intact(digest)
-        ]
-        return VerifyReport(len(states), len(demos), len(on_disk), len(orphans), tuple(problems))
-
-
-_BROKEN: Final = (BankError, ValueError, KeyError, TypeError, AttributeError)
-
-
-def _columns(state: StageState) -> tuple[Any, ...]:
-    """The indexed columns of a state, in table order."""
-    return (
-        state.state_id,
-        state.track,
-        state.task,
-        state.task_digest,
-        state.tier,
-        state.size,
-        state.focus.name,
-        state.outcome,
-        state.fault,
-        state.index,
-    )
-
-
-def _where(query: Mapping[str, Any], known: tuple[str, ...]) -> tuple[str, list[Any]]:
-    """SQL clause and values for a query by keyword."""
-    clauses, values = [], []
-    for key, value in query.items():
-        if key not in known:
-            raise unknown_name("bank query key", key, known)
-        if value is None:
-            continue
-        if key == "focus":
-            value = Stage.parse(value).name
-        elif key == "outcome" and value not in OUTCOMES:
-            raise unknown_name("outcome", value, OUTCOMES)
-        if key == "task" and "/" not in str(value):
-            clauses.append("substr(task, instr(task, '/') + 1) = ?")
-        else:
-            clauses.append(f"{'idx' if key == 'index' else key} = ?")
-        values.append(value)
-    return (" WHERE " + " AND ".join(clauses) if clauses else ""), values
+        return self._reader.verify()

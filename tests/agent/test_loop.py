@@ -13,7 +13,8 @@ import bat_agent.files
 from bat_agent.curriculum import RoundPlan, StateRow, TrainingHealth
 from bat_agent.evaluation import CellScore, Evaluation
 from bat_agent.files import write_json
-from bat_agent.loop import Loop, LoopState, Trained
+from bat_agent.loop import Loop, Trained
+from bat_agent.loop_state import LoopState
 from bat_env.errors import CheckpointError, ConfigError, LeakageError
 from bat_env.stages import OUTCOMES
 
