@@ -43,11 +43,13 @@ def parse_params(model: type[ParamsT], spec: TaskSpec) -> ParamsT:
     try:
         return model.model_validate(spec.metric.params)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in ("metric", "params", *first["loc"]))
+        faults = "; ".join(
+            f"{'.'.join(str(part) for part in ('metric', 'params', *fault['loc']))}: {fault['msg']}"
+            for fault in error.errors()[:5]
+        )
         raise TaskError(
-            f"Expected parameters of the metric {spec.metric.name!r}, got {where}: "
-            f"{first['msg']}. Correct task.yaml of {spec.id}."
+            f"Expected parameters of the metric {spec.metric.name!r}, got {faults}. "
+            f"Correct task.yaml of {spec.id}."
         ) from error
 
 
