@@ -15,6 +15,7 @@ import typer
 
 from bat_env import __version__
 from bat_env.errors import BatError, SandboxUnavailableError
+from bat_env.tasks_cli import tasks_app
 
 app = typer.Typer(
     name="bat-env",
@@ -29,6 +30,7 @@ bank_app = typer.Typer(help="The Stage Bank.", no_args_is_help=True)
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(image_app, name="image")
 app.add_typer(bank_app, name="bank")
+app.add_typer(tasks_app, name="tasks")
 
 Backend = Annotated[str, typer.Option(help="auto, docker, local, process or a registered name.")]
 BankPath = Annotated[
@@ -62,25 +64,6 @@ def _root(
     ] = False,
 ) -> None:
     """The BaT environment suite: tasks, sandboxes and the Stage Bank."""
-
-
-@app.command()
-def tasks(as_json: AsJson = False) -> None:
-    """List the tasks that are installed."""
-    from bat_env.tasks import load_task, task_ids
-
-    rows: list[dict[str, Any]] = []
-    for name in task_ids():
-        spec = load_task(name).spec
-        rows.append(
-            {"id": name, "version": spec.version, "tiers": list(spec.tiers)}
-            | {"sizes": list(spec.sizes), "title": spec.title}
-        )
-    if as_json:
-        print(json.dumps({"schema_version": 1, "tasks": rows}))
-        return
-    for row in rows:
-        print(f"{row['id']}  v{row['version']}  {', '.join(row['tiers'])}  {row['title']}")
 
 
 @sandbox_app.command("check")

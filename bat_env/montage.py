@@ -49,9 +49,13 @@ class Previewer(Protocol):
 
 
 def montage(
-    task: Task, instance: Instance, outputs: Mapping[str, bytes], previewer: Previewer
+    task: Task,
+    instance: Instance,
+    outputs: Mapping[str, bytes],
+    previewer: Previewer,
+    cases: int = MAX_CASES,
 ) -> Picture:
-    """Inputs with the outputs drawn in, one row a case (at most :data:`MAX_CASES`).
+    """Inputs with the outputs drawn in, one row a case.
 
     A volume gives an axial, a coronal and a sagittal slice, the patient's right on the left: the
     middle one, or where labels were predicted the one with the largest labelled area. A picture
@@ -62,12 +66,13 @@ def montage(
         instance: Its inputs are trusted: this project made them.
         outputs: Case id -> file of the agent; parsed by ``previewer`` only.
         previewer: The grader process.
+        cases: Cases to draw at most.
 
     Returns:
         ``[height, width, 3]`` uint8.
     """
     rows = []
-    for case in instance.cases[:MAX_CASES]:
+    for case in instance.cases[:cases]:
         shown = None
         if case in outputs:
             try:

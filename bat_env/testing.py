@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +20,7 @@ from bat_env.errors import ConfigError
 from bat_env.sandbox import Limits, Sandbox, make_sandbox
 from bat_env.sandbox.check import CheckReport, CheckRow
 from bat_env.stages import SCORE_QUANTUM, Stage
+from bat_env.task_rules import run_rules
 from bat_env.tasks import Task, load_task, render_brief, stage_files
 from bat_env.tasks.instance import SPLITS
 from bat_env.tasks.lines import shared_lines
@@ -34,6 +35,7 @@ __all__ = [
     "play",
     "sandbox_cases",
     "sandbox_conformance",
+    "task_findings",
 ]
 
 BAD_ACTIONS: tuple[Any, ...] = (
@@ -148,16 +150,39 @@ def _check_determinism(make: Callable[[], gym.Env[Any, Any]]) -> None:
         json.dumps(one[4])
 
 
-def check_task(task: Task | str) -> None:
-    """Check what every task folder must keep without running a sandbox.
+def check_task(task: Task | str, *, episodes: bool = False, sandbox: str = "auto") -> None:
+    """Check what every task folder must keep; ``bat-env tasks check`` does the same.
 
     Args:
         task: The task or its id.
+        episodes: Whether to play its scripts too: what careful and careless work score, and what
+            each listed mistake costs.
+        sandbox: Backend of the episodes.
 
     Raises:
         AssertionError: Names the broken rule.
     """
-    task = load_task(task) if isinstance(task, str) else task
+    loaded = load_task(task) if isinstance(task, str) else task
+    _check_basics(loaded)
+    for rule, wrong in run_rules(loaded, episodes=episodes, sandbox=sandbox):
+        assert not wrong, f"{rule}: {wrong}"
+
+
+def task_findings(
+    task: Task, *, episodes: bool = True, sandbox: str = "auto"
+) -> Iterator[tuple[str, str]]:
+    """The same rules as :func:`check_task`, all of them: ``(rule, what is wrong or "")``."""
+    try:
+        _check_basics(task)
+    except AssertionError as error:
+        yield "basics", str(error)
+    else:
+        yield "basics", ""
+    yield from run_rules(task, episodes=episodes, sandbox=sandbox)
+
+
+def _check_basics(task: Task) -> None:
+    """What needs no metric and no sandbox."""
     spec = task.spec
     values = [{json.dumps(f, sort_keys=True) for f in spec.fiction[s]} for s in spec.fiction]
     assert len(set().union(*values)) == sum(map(len, values)), (

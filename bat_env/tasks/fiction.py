@@ -10,65 +10,19 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-_FIRST: Final = [
-    "Ash",
-    "Bram",
-    "Cald",
-    "Dun",
-    "Elder",
-    "Fen",
-    "Gar",
-    "Hazel",
-    "Ingle",
-    "Kirk",
-    "Lang",
-    "Mar",
-    "North",
-    "Orchard",
-    "Pem",
-    "Raven",
-    "Stan",
-    "Thorn",
-    "Under",
-    "Wester",
-    "Amber",
-    "Beck",
-    "Cran",
-    "Dray",
-    "Ever",
-    "Farn",
-    "Glen",
-    "Holm",
-    "Kes",
-    "Lin",
-    "Mill",
-    "Nor",
-    "Oak",
-    "Pen",
-    "Rush",
-    "Sel",
-    "Tarn",
-    "Vale",
-    "Wick",
-    "Yew",
-]
-_SECOND: Final = [
-    "wick",
-    "ford",
-    "ham",
-    "field",
-    "dale",
-    "mere",
-    "stead",
-    "ton",
-    "worth",
-    "bury",
-    "combe",
-    "ley",
-    "shaw",
-    "thorpe",
-    "gate",
-]
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_FIRST: Final = _words(
+    "Ash Bram Cald Dun Elder Fen Gar Hazel Ingle Kirk Lang Mar North Orchard Pem Raven Stan Thorn "
+    "Under Wester Amber Beck Cran Dray Ever Farn Glen Holm Kes Lin Mill Nor Oak Pen Rush Sel Tarn "
+    "Vale Wick Yew"
+)
+_SECOND: Final = _words(
+    "wick ford ham field dale mere stead ton worth bury combe ley shaw thorpe gate"
+)
 _KIND: Final = ("Hospital", "Clinic", "Infirmary", "General", "Medical Centre", "Institute")
 _STUDY: Final = "ABCDEFGHIKLMNOPRSTUVW"
 _SIZES: Final[Mapping[str, int]] = {"train": 16, "dev": 2, "heldout": 4}

@@ -1,0 +1,130 @@
+"""``bat-env tasks``: list, show, check and start task folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+tasks_app = typer.Typer(help="Tasks: list, show, check, new.", invoke_without_command=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Name = Annotated[str, typer.Argument(help="Task id, or its name where that is unique.")]
+
+
+@tasks_app.callback()
+def tasks(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the tasks that are installed, or do one of the commands."""
+    if context.invoked_subcommand is None:
+        list_tasks(as_json)
+
+
+@tasks_app.command("list")
+def list_tasks(as_json: AsJson = False) -> None:
+    """List the tasks that are installed."""
+    from bat_env.tasks import load_task, task_ids
+
+    rows: list[dict[str, Any]] = []
+    for name in task_ids():
+        spec = load_task(name).spec
+        rows.append(
+            {"id": name, "version": spec.version, "lite": spec.lite, "tiers": list(spec.tiers)}
+            | {"sizes": list(spec.sizes), "title": spec.title}
+        )
+    if as_json:
+        print(json.dumps({"schema_version": 1, "tasks": rows}))
+        return
+    for row in rows:
+        mark = "  (lite)" if row["lite"] else ""
+        print(f"{row['id']}  v{row['version']}  {', '.join(row['tiers'])}  {row['title']}{mark}")
+
+
+@tasks_app.command("show")
+def show(
+    name: Name,
+    size: Annotated[str, typer.Option(help="full or mini.")] = "full",
+    index: Annotated[int, typer.Option(min=0, help="Training instance.")] = 0,
+    picture: Annotated[
+        Path, typer.Option(help="Where to write the picture of its first three cases.")
+    ] = Path("task.png"),
+    as_json: AsJson = False,
+) -> None:
+    """Show a task: its contract, an instance, and a picture of three cases."""
+    from PIL import Image
+
+    from bat_env.config import one_of
+    from bat_env.grader import shared_grader
+    from bat_env.montage import montage
+    from bat_env.stages import Stage
+    from bat_env.tasks import load_task, public_spec, render_brief
+    from bat_env.tasks.instance import SIZES
+
+    one_of("size", size, SIZES)
+    task = load_task(name)
+    drawn = task.instance("train", index, size)  # type: ignore[arg-type]
+    image = Image.fromarray(montage(task, drawn, {}, shared_grader(), cases=3))
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    image.save(picture)
+    if as_json:
+        shown = {
+            "schema_version": 1,
+            "id": task.id,
+            "digest": task.digest,
+            "instance_digest": drawn.digest,
+            "cases": list(drawn.cases),
+            "contract": public_spec(task.spec),
+            "picture": str(picture),
+        }
+        print(json.dumps(shown))
+        return
+    tier = next(iter(task.spec.tiers))
+    print(render_brief(task, drawn, tier=tier, focus=Stage.E2E))
+    print(f"\n{len(task.decisions)} decisions, {len(task.mistakes)} listed mistakes:")
+    for mistake in task.mistakes:
+        costs = ", ".join(f"{part} {cost:g}" for part, cost in mistake.costs.items())
+        print(f"  {mistake.id}: {mistake.title} ({mistake.source}; costs {costs})")
+    print(f"Picture of three cases: {picture}")
+
+
+@tasks_app.command("check")
+def check(
+    name: Annotated[str | None, typer.Argument(help="Task; default: all.")] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="Play no episodes.")] = False,
+    sandbox: Annotated[str, typer.Option(help="Backend of the episodes.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Check every rule of a task folder, with its scripts played on the reduced size."""
+    from bat_env.tasks import load_task, task_ids
+    from bat_env.testing import task_findings
+
+    rows: list[dict[str, str]] = []
+    for task_id in [load_task(name).id] if name else task_ids():
+        for rule, wrong in task_findings(load_task(task_id), episodes=not fast, sandbox=sandbox):
+            rows.append({"task": task_id, "rule": rule, "wrong": wrong})
+            if not as_json:
+                print(f"{'--' if wrong else 'ok'}  {task_id}  {rule}  {wrong}".rstrip(), flush=True)
+    ok = not any(row["wrong"] for row in rows)
+    if as_json:
+        print(json.dumps({"schema_version": 1, "ok": ok, "rules": rows}))
+    if not ok:
+        raise typer.Exit(1)
+
+
+@tasks_app.command("new")
+def new(
+    task_id: Annotated[str, typer.Argument(help="<track>/<name>")],
+    root: Annotated[
+        Path | None, typer.Option(help="Folder of tasks; default: that of this installation.")
+    ] = None,
+    like: Annotated[str | None, typer.Option(help="Task to start from.")] = None,
+) -> None:
+    """Start a task folder: a working copy of the track's Lite task under a new id."""
+    from bat_env.tasks.discovery import builtin_root
+    from bat_env.tasks.scaffold import new_task
+
+    folder = new_task(task_id, root or builtin_root(), like)
+    print(f"{folder}: change its files, then run: bat-env tasks check {task_id}")
+    if root is not None:
+        print(f"Found where BAT_TASKS_PATH holds {root}")
