@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from bat_env.errors import TaskError, UnknownNameError
 from bat_env.metrics import Case, CaseScore, Metric, TaskScore, load_metric, metric_names
+from bat_env.metrics.floors import trivial_files
 from bat_env.metrics.rule import bootstrap_ci, percentiles, resamples, rescale
 from bat_env.tasks.spec import TaskSpec
 
@@ -191,6 +192,21 @@ def test_a_perfect_output_agrees_with_itself(track: Track) -> None:
     for case in track.cases:
         data = case.output or b""
         assert track.metric.agreement(track.spec, case.id, data, data) == pytest.approx(1.0)
+
+
+def test_trivial_files_are_valid_and_score_next_to_nothing(track: Track) -> None:
+    made = trivial_files(track.spec, track.cases, track.cases)
+    assert made
+    for method, files in made.items():
+        cases = [
+            dataclasses.replace(c, output=files[track.spec.output.path.format(case=c.id)])
+            for c in track.cases
+        ]
+        total = track.grade(cases)
+        assert all(total.valid.values()), (method, total.messages)
+        # This liver fills a sixth of its grid, and a prior from the same cases knows the answers.
+        if method != "all_liver" and "prior" not in method:
+            assert total.score <= 0.1, (method, total.score)
 
 
 def test_unknown_metrics_and_parameters(track: Track) -> None:
