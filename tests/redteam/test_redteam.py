@@ -1,0 +1,176 @@
+"""Every attack of ``attacks/`` against every backend that isolates.
+
+``make test`` runs a seeded sample (``BAT_REDTEAM_SEED`` draws another one); ``make test-all`` runs
+them all. What a backend is known not to hold is listed with its reason in
+``bat_env/sandbox/exceptions.yaml``; an entry there that holds after all is an error here.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from catalogue import ATTACKS, CONTROLS, Attack, sample
+from scene import Broken, Outcome, Scene, peak_mb, watch_memory
+from vocabulary import CHECKS, INVARIANTS, exam
+
+from bat_env.errors import SandboxError
+from bat_env.sandbox import Cell, Sandbox
+from bat_env.sandbox.exceptions import known_exceptions
+
+BACKENDS = ("local", "docker")
+SAMPLE = sample(60, int(os.environ.get("BAT_REDTEAM_SEED", "7")))
+Boxes = Callable[[str], Sandbox]
+
+
+def _parameters(attacks: tuple[Attack, ...], sampled: bool) -> Iterator[Any]:
+    for backend in BACKENDS:
+        known = {row.attack: row.reason for row in known_exceptions(backend)}
+        for attack in attacks:
+            marks = [pytest.mark.docker] if backend == "docker" else []
+            if sampled and attack.id not in SAMPLE:
+                marks.append(pytest.mark.slow)
+            if attack.id in known:
+                marks.append(pytest.mark.xfail(reason=known[attack.id], raises=Broken, strict=True))
+            yield pytest.param(
+                attack, backend, id=f"{backend}-{attack.group}-{attack.id}", marks=marks
+            )
+
+
+def carry_out(attack: Attack, box: Sandbox, scene: Scene) -> Outcome:
+    """Run the attack's cells; nothing is judged yet."""
+    mark = secrets.token_hex(8)
+    case = exam()[2] if "@CASE@" in str((attack.cells, attack.files)) else ""
+
+    def fill(text: str) -> str:
+        return scene.fill(text, mark, box.backend, box.limits.memory_mb, case)
+
+    files = {path: fill(data.decode()).encode() for path, data in attack.files.items()}
+    scene.contacts()
+    seen = Outcome(box, scene, files, mark)
+    try:
+        box.reset(files)
+        before, started = watch_memory(), time.monotonic()
+        for language, code in attack.cells:
+            seen.results.append(box.run(Cell(language, fill(code), 1), attack.timeout_s))
+        seen.elapsed_s = time.monotonic() - started
+        box.manifest()
+        seen.memory_mb = peak_mb() - before
+    except SandboxError as error:
+        raise Broken(f"the worker was brought down: {error}") from error
+    return seen
+
+
+def judge(attack: Attack, seen: Outcome) -> None:
+    """All checks of the attack, and what must hold after every attack.
+
+    Raises:
+        Broken: With the name of the check that objects.
+    """
+    named = [(CHECKS[name], argument) for name, argument in attack.checks.items()]
+    # A check that resets the sandbox comes last.
+    named.sort(key=lambda item: item[0].__name__ == "gone_after_reset")
+    last = [item for item in named if item[0].__name__ == "gone_after_reset"]
+    first = [item for item in named if item not in last]
+    for check, argument in [*first, *((check, None) for check in INVARIANTS), *last]:
+        if isinstance(argument, str) and "@" in argument:
+            argument = seen.scene.fill(argument, seen.mark, seen.sandbox.backend, 0, "@CASE@")
+        elif isinstance(argument, list):
+            argument = [
+                seen.scene.fill(word, seen.mark, seen.sandbox.backend, 0, "@CASE@")
+                if isinstance(word, str)
+                else word
+                for word in argument
+            ]
+        try:
+            check(seen, argument)
+        except Broken as error:
+            raise Broken(f"{check.__name__}: {error} | {attack.holds}") from None
+        except SandboxError as error:
+            raise Broken(f"{check.__name__}: the worker failed: {error}") from error
+
+
+@pytest.mark.parametrize(("attack", "backend"), list(_parameters(ATTACKS, sampled=True)))
+def test_attack(attack: Attack, backend: str, hostile_box: Boxes, scene: Scene) -> None:
+    judge(attack, carry_out(attack, hostile_box(backend), scene))
+
+
+def _leak(attack: Attack, seen: Outcome) -> Callable[[], None]:
+    """Break a promise on purpose, from the host. Returns what undoes it."""
+    import socket
+
+    scene, box = seen.scene, seen.sandbox
+    if attack.leak == "canary":
+        scene.canary.write_text("changed")
+    elif attack.leak in ("tcp", "udp", "unix", "abstract"):
+        target = scene.sockets[attack.leak]
+        with socket.socket(target.family, target.type) as sock:
+            sock.connect(target.getsockname())
+            if target.type == socket.SOCK_DGRAM:
+                sock.send(b"x")
+    elif attack.leak == "victim":
+        scene.victim.kill()
+        scene.victim.wait()
+
+        def revive() -> None:
+            scene.victim = scene._victim()
+
+        return revive
+    elif attack.leak == "truth":
+        _, instance, case = exam()
+        box.reset(
+            {f"workspace/outputs/{case}/dseg.nii.gz": instance.private[f"{case}/dseg.nii.gz"]}
+        )
+    elif attack.leak == "mark":
+        seen.plant["data/left"] = seen.mark.encode()
+    elif attack.leak == "process" and box.backend == "docker":
+        import docker
+
+        client = docker.from_env()
+        made = client.api.exec_create(box.container, ["sleep", "8"], user="1000")
+        client.api.exec_start(made["Id"], detach=True)
+        client.close()
+        return lambda: time.sleep(4)
+    elif attack.leak == "process":
+        process = subprocess.Popen(
+            ["unshare", "-Ur", "--fork", "--kill-child", "unshare", "-Ur", "sleep", "60"]
+        )
+        time.sleep(0.3)
+        return lambda: (process.kill(), process.wait(), None)[2]
+    return lambda: None
+
+
+@pytest.mark.parametrize(("control", "backend"), list(_parameters(CONTROLS, sampled=False)))
+def test_control_fires(control: Attack, backend: str, hostile_box: Boxes, scene: Scene) -> None:
+    seen = carry_out(control, hostile_box(backend), scene)
+    undo = _leak(control, seen)
+    try:
+        with pytest.raises(Broken, match=f"^{control.fires}: "):
+            judge(control, seen)
+    finally:
+        undo()
+
+
+def test_the_catalogue_is_whole() -> None:
+    ids = [attack.id for attack in (*ATTACKS, *CONTROLS)]
+    assert len(ids) == len(set(ids))
+    assert len(ATTACKS) >= 150
+    groups = {attack.group for attack in ATTACKS}
+    assert {control.group for control in CONTROLS} == groups and len(groups) >= 15
+    for attack in ATTACKS:
+        assert attack.holds and attack.checks, attack.id
+        assert "@SECRET@" not in str(attack.cells), f"{attack.id} is told what it must not know"
+    assert all(control.fires for control in CONTROLS)
+    known = {row.attack for backend in BACKENDS for row in known_exceptions(backend)}
+    assert known <= {attack.id for attack in ATTACKS}
+
+
+def test_every_class_is_in_the_sample() -> None:
+    assert {a.group for a in ATTACKS if a.id in SAMPLE} == {a.group for a in ATTACKS}
+    assert 50 <= len(SAMPLE) <= 75
+    assert sample(60, 1) == sample(60, 1) != sample(60, 2)
