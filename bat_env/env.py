@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -17,58 +16,29 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from bat_env.config import RENDER_MODES, EnvConfig, make_config, make_options, one_of
-from bat_env.episode import CellRecord, Episode, Status, Turn, Violation
-from bat_env.errors import BankError, BatError, GraderError, SandboxError
-from bat_env.feedback import cell_text, notice_text, show_path
+from bat_env.episode import Episode, Status, Turn
+from bat_env.errors import BatError, GraderError, SandboxError
 from bat_env.grader import shared_grader
 from bat_env.info import public_info, score_info, start_info
 from bat_env.montage import montage
 from bat_env.render import outputs_of, scoreboard
-from bat_env.rubric import RubricContract, compile_contract
-from bat_env.rubric.base import Context, RubricResult
-from bat_env.sandbox.base import Cell, Language, Limits, Sandbox
-from bat_env.sandbox.pool import Beside
+from bat_env.rubric.base import RubricResult
+from bat_env.sandbox.base import Limits, Sandbox
+from bat_env.scoring import Scoring, contract_of
 from bat_env.spaces import ToolCall, Unicode
-from bat_env.stages import quantize
 from bat_env.start import Start, Starter, StateSource
 from bat_env.tasks import Task
 from bat_env.tasks.instance import Instance
 from bat_env.tasks.spec import Budgets
 from bat_env.tools import MAX_CODE_CHARS, SUBMIT, ValidCall, validate_call
 from bat_env.trajectory import EndOfEpisode, Recorder, TokenRecord, plain
-from bat_env.verifier import Verifier
-from bat_env.workbench import Workbench, cell_seed, manifest_digest
+from bat_env.turns import WARNINGS, notice, run_cell
+from bat_env.workbench import Workbench, manifest_digest
 
 __all__ = ["AutoMedEnv", "public_info"]
 
 Observation = dict[str, Any]
 StepResult = tuple[Observation, float, bool, bool, dict[str, Any]]
-
-_WARNINGS: Final = 1
-"""Violations that only warn."""
-
-
-@functools.lru_cache(maxsize=16)
-def shared_verifier(pool: Beside) -> Verifier:
-    """The verifier of a pool; it remembers what it graded of bank states."""
-    return Verifier(pool, shared_grader())
-
-
-def _contract_of(start: Start) -> RubricContract:
-    """The rubric of a start.
-
-    Raises:
-        BankError: If its bank state was admitted under another one.
-    """
-    contract = compile_contract(
-        start.task.spec, tier=start.tier, focus=start.focus, outcome=start.outcome
-    )
-    if start.state is not None and start.state.rubric_digest not in ("", contract.digest):
-        raise BankError(
-            f"State {start.state_id} was admitted under another rubric contract. Run "
-            "`bat-env bank build`."
-        )
-    return contract
 
 
 class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
@@ -153,10 +123,8 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         self._recorder = None if directory is None else Recorder(directory)
         self._start: Start | None = None
         self._episode: Episode | None = None
-        self._contract: RubricContract | None = None
-        self._rubric: RubricResult | None = None
+        self._scoring: Scoring | None = None
         self._digests: dict[str, str] = {}
-        self._score = 0.0
 
     # ---------------------------------------------------------------------------- what is there
 
@@ -185,7 +153,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
     @property
     def rubric(self) -> RubricResult | None:
         """The last evaluation, verdict messages included; ``None`` before the first step."""
-        return self._rubric
+        return None if self._scoring is None else self._scoring.rubric
 
     @property
     def trajectory_path(self) -> Path | None:
@@ -210,6 +178,12 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         if self._start is None:
             raise gym.error.ResetNeeded("There is no episode yet; call reset().")
         return self._start
+
+    @property
+    def _scores(self) -> Scoring:
+        if self._scoring is None:
+            raise gym.error.ResetNeeded("There is no episode yet; call reset().")
+        return self._scoring
 
     # ------------------------------------------------------------------------------------- reset
 
@@ -238,36 +212,22 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             super().reset(seed=seed)
             episode_seed = int(self.np_random.integers(2**63))
             start = self._starter.draw(chosen, self.np_random)
-            spec = start.task.spec
-            contract = _contract_of(start)
+            contract = contract_of(start)
             files = start.files()
         except BaseException:
             self._np_random, self._np_random_seed = before
             raise
         self._abandon()
-        self._episode = self._start = None
+        self._episode = self._start = self._scoring = None
         manifest = self._bench.begin(self._config.limits_of(start.task), files)
-        self._start, self._contract = start, contract
-        self._episode = Episode(
-            task=spec.id,
-            tier=start.tier,
-            split=start.instance.split,
-            size=start.instance.size,
-            instance_seed=start.instance.seed,
-            seed=episode_seed,
-            focus=start.focus,
-            outcome=start.outcome,
-            state_id=start.state_id,
-            cases=start.instance.cases,
-            initial=manifest,
-            current=manifest,
-        )
+        self._start = start
+        self._episode = start.episode(episode_seed, manifest)
         self._digests = {
             "instance_digest": start.instance.digest,
             "workspace_digest": manifest_digest(manifest),
             "rubric_digest": contract.digest,
         }
-        self._rubric, self._score = None, 0.0
+        self._scoring = Scoring(start, contract, self._episode)
         observation = self._observe(start.brief())
         info = self._info()
         if self._recorder is not None:
@@ -311,7 +271,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         began = time.perf_counter()
         text = self._notice(f"The episode was ended: {reason}. What is there is graded.")
         try:
-            reward = self._finish("truncated", reason)
+            reward = self._scores.finish("truncated", reason, self._bench)
             outcome = (self._observe(text), reward, False, True, self._info(valid=True))
         except (SandboxError, GraderError) as error:
             outcome = self._invalid(error)
@@ -331,77 +291,20 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             text = self._notice("No calls are left; what is there is graded.")
             end = ("truncated", "calls")
         else:
-            text = self._execute(call, number)
-        if len(episode.violations) > _WARNINGS:
+            limits = self._config.limits_of(self.task_object)
+            text = run_cell(
+                call, number, episode=episode, bench=self._bench, limits=limits, budgets=budgets
+            )
+        if len(episode.violations) > WARNINGS:
             end = ("disqualified", "violation")
         elif end is None and len(episode.turns) >= budgets.turns:
             end = ("truncated", "turns")
-        reward = self._gain(self._evaluate(final=False)) if end is None else self._finish(*end)
+        scores = self._scores
+        reward = scores.step() if end is None else scores.finish(*end, self._bench)
         episode.turns[number] = Turn(number, plain(action), valid, text, reward)
         info = self._info(valid=valid, error=None if isinstance(call, ValidCall) else call)
         truncated = episode.status == "truncated"
         return self._observe(text), reward, end is not None and not truncated, truncated, info
-
-    def _execute(self, call: ValidCall, turn: int) -> str:
-        """Run a cell, put it on record, and say what the agent reads."""
-        episode, number = self.episode, len(self.episode.cells)
-        limits = self._config.limits_of(self.task_object)
-        cell = Cell(cast("Language", call.language), call.code, cell_seed(episode.seed, number))
-        ran = self._bench.run(cell, min(limits.cell_timeout_s, self.budgets.cell_timeout_s))
-        episode.cells.append(CellRecord(turn, number, cell.language, cell.code, ran.result))
-        episode.current = ran.manifest
-        notes = []
-        for kind, detail in ran.violations:
-            episode.violations.append(Violation(kind, turn, detail))
-            left = _WARNINGS - len(episode.violations)
-            what = "the next one ends the episode with score 0" if left >= 0 else "score 0"
-            notes.append(f"violation ({kind}): {show_path(detail)[:200]}; {what}")
-        return cell_text(
-            ran.result,
-            turns_left=self.budgets.turns - len(episode.turns),
-            calls_left=self.budgets.calls - len(episode.cells),
-            limit=self.budgets.observation_chars,
-            notes=notes,
-        )
-
-    # ----------------------------------------------------------------------------------- scoring
-
-    def _evaluate(self, *, final: bool) -> RubricResult:
-        if self._contract is None:
-            raise gym.error.ResetNeeded("There is no episode yet; call reset().")
-        context = Context(self.task_object.spec, self.instance)
-        self._rubric = self._contract.evaluate(self.episode, context, final)
-        return self._rubric
-
-    def _gain(self, rubric: RubricResult) -> float:
-        """Take over a score; returns its change. Lost evidence leaves the score as it was."""
-        return 0.0 if rubric.score is None else self._move_to(quantize(rubric.score))
-
-    def _move_to(self, score: float) -> float:
-        change, self._score = score - self._score, score
-        return change
-
-    def _finish(self, status: Status, reason: str) -> float:
-        """End the episode and grade it; returns the last reward.
-
-        Raises:
-            SandboxError: If evidence was lost through infrastructure: there is no score.
-        """
-        episode = self.episode
-        episode.status, episode.end_reason = status, reason
-        if status == "disqualified":
-            self._evaluate(final=False)
-            return self._move_to(0.0)
-        start = self._begun
-        verifier = shared_verifier(self._bench.pool.beside)
-        verifier.gather(
-            episode, start.task, start.instance, self._bench.current, dict(start.workspace)
-        )
-        rubric = self._evaluate(final=True)
-        if rubric.score is None:
-            lost = "; ".join(episode.evidence.lost.values()) or "no reason was recorded"
-            raise SandboxError(f"Evidence was lost ({lost}): the episode has no score.")
-        return self._gain(rubric)
 
     # --------------------------------------------------------------------------------- endings
 
@@ -458,12 +361,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
     # ---------------------------------------------------------------------------------- outputs
 
     def _notice(self, message: str) -> str:
-        return notice_text(
-            message,
-            turns_left=self.budgets.turns - len(self.episode.turns),
-            calls_left=self.budgets.calls - len(self.episode.cells),
-            limit=self.budgets.observation_chars,
-        )
+        return notice(message, episode=self.episode, budgets=self.budgets)
 
     def _observe(self, text: str) -> Observation:
         return {"stage": np.int64(self.episode.focus), "text": text}
@@ -477,7 +375,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         }
         if valid is not None:
             info |= {"valid": valid, "error": error}
-            info |= score_info(self.episode, self._rubric, self._score)
+            info |= score_info(self.episode, self._scores.rubric, self._scores.score)
         return info
 
     def render(self) -> str | NDArray[np.uint8] | None:
@@ -487,7 +385,8 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             A string, or ``[height, width, 3]`` uint8, or ``None`` without a render mode.
         """
         if self.render_mode == "ansi":
-            return scoreboard(self.episode, self._rubric, self._score, self.task_object.spec)
+            scores = self._scores
+            return scoreboard(self.episode, scores.rubric, scores.score, self.task_object.spec)
         if self.render_mode == "rgb_array":
             outputs = outputs_of(self.episode, self.task_object.spec, self._bench.read)
             return montage(self.task_object, self.instance, outputs, shared_grader())

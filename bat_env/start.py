@@ -11,7 +11,9 @@ import numpy as np
 
 from bat_env.bank import Bank, StageState
 from bat_env.config import MAX_INDEX, EnvConfig, ResetOptions, choose_task
+from bat_env.episode import Episode
 from bat_env.errors import BankError, ConfigError, unknown_name
+from bat_env.sandbox.base import Manifest
 from bat_env.stages import Stage
 from bat_env.tasks import Task, load_task, render_brief, stage_files
 from bat_env.tasks.instance import Instance, Split
@@ -71,6 +73,28 @@ class Start:
             outcome=self.outcome,
             exposed=self.state.exposed if self.state is not None else "",
             files=tuple(sorted(self.workspace)),
+        )
+
+    def episode(self, seed: int, manifest: Manifest) -> Episode:
+        """A fresh record of an episode from here.
+
+        Args:
+            seed: Of the episode.
+            manifest: The workspace at reset.
+        """
+        return Episode(
+            task=self.task.spec.id,
+            tier=self.tier,
+            split=self.instance.split,
+            size=self.instance.size,
+            instance_seed=self.instance.seed,
+            seed=seed,
+            focus=self.focus,
+            outcome=self.outcome,
+            state_id=self.state_id,
+            cases=self.instance.cases,
+            initial=manifest,
+            current=manifest,
         )
 
 
