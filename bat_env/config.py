@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from pydantic import ValidationError
 
-from bat_env.errors import ConfigError, unknown_name
+from bat_env.errors import ConfigError, shown, unknown_name
 from bat_env.sandbox import backend_name
 from bat_env.sandbox.base import Limits, Sandbox
 from bat_env.stages import OUTCOMES, Stage
@@ -273,7 +273,7 @@ def make_options(options: Mapping[str, Any] | None) -> ResetOptions:
         one_of("reset option", key, OPTIONS)
     index = options.get("index")
     if index is not None and (not is_int(index) or not 0 <= index < MAX_INDEX):
-        raise ConfigError(f"index must be a whole number from 0 to 2**31 - 1, got {index!r}.")
+        raise ConfigError(f"index must be a whole number from 0 to 2**31 - 1, got {shown(index)}.")
     stage = options.get("stage")
     for key, known in (("outcome", OUTCOMES), ("size", SIZES)):
         if options.get(key) is not None:

@@ -63,6 +63,15 @@ class SandboxUnavailableError(SandboxError):
     """No sandbox backend can run on this machine; the message names what to install."""
 
 
+def shown(value: object) -> str:
+    """``value`` for a message: clipped, and never an error itself, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception:  # a number of too many digits, or a hostile object
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str], hint: str = "") -> UnknownNameError:
     """Build the error for a name that is not known, with a did-you-mean.
 
@@ -76,8 +85,9 @@ def unknown_name(kind: str, name: object, known: Iterable[str], hint: str = "") 
         An :class:`UnknownNameError`, to be raised by the caller.
     """
     names = sorted(known)
-    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
-    parts = [f"Unknown {kind} {str(name)!r}."]
+    text = name[:200] if isinstance(name, str) else shown(name)
+    close = difflib.get_close_matches(text, names, n=3, cutoff=0.5)
+    parts = [f"Unknown {kind} {text!r}."]
     if close:
         parts.append("Did you mean " + " or ".join(repr(c) for c in close) + "?")
     parts.append(f"Known: {', '.join(names) if names else 'none'}.")

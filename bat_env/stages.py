@@ -41,7 +41,7 @@ class Stage(IntEnum):
             return value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 5:
             return cls(value)
-        name = str(value).upper()
+        name = value.upper() if isinstance(value, str) else ""
         if name in cls.__members__:
             return cls[name]
         raise unknown_name("stage", value, cls.__members__)
