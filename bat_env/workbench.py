@@ -145,6 +145,30 @@ class Workbench:
         self._manifest = apply_delta(self._manifest, result.delta)
         return Ran(result, self._manifest, violations_of(result))
 
+    def changed_inputs(self) -> str:
+        """How the read-only places differ from what the host laid there; empty if they do not.
+
+        A backend that cannot tell (it has no ``inputs()``) counts as unchanged.
+
+        Raises:
+            SandboxError: If the sandbox failed.
+        """
+        look = getattr(self.current, "inputs", None)
+        if look is None:
+            return ""
+        laid = {
+            path: hashlib.sha256(data).hexdigest()
+            for path, data in self._files.items()
+            if not path.startswith("workspace/")
+        }
+        seen = {path: entry for path, entry in look().items() if entry.kind != "dir"}
+        changed = sorted(
+            path
+            for path in laid.keys() | seen.keys()
+            if path not in seen or seen[path].sha256 != laid.get(path)
+        )
+        return f"changed read-only files: {', '.join(changed[:5])}" if changed else ""
+
     def read(self, path: str, max_bytes: int) -> bytes | None:
         """A workspace file, or ``None`` if it cannot be read for any reason."""
         try:

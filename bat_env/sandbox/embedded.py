@@ -21,6 +21,7 @@ from bat_env.errors import SandboxError
 from .boot import BOOT, first_bytes
 from .client import WorkerClient
 from .view import host_view
+from .worker import cgroups
 
 PRELOAD: Final[tuple[str, ...]] = (
     "numpy",
@@ -67,6 +68,7 @@ class _Pipes:
             cwd="/",
             env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
         )
+        self._groups = config.get("cgroup")
         self._reading = threading.Lock()
         self._said: collections.deque[bytes] = collections.deque(maxlen=32)
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -99,6 +101,8 @@ class _Pipes:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._groups is not None:
+            cgroups.sweep(self._groups, own=True)
         # A descriptor is closed only while nobody reads from it: its number may be given out anew.
         self._listener.join(1.0)
         if self._reading.acquire(timeout=1.0):
@@ -141,6 +145,7 @@ def shared_worker(isolation: str, name: str, preload: tuple[str, ...]) -> Worker
             "spares": 2,
             "python": sys.executable,
             "view": host_view() if isolation == "namespaces" else None,
+            "cgroup": cgroups.find() if isolation == "namespaces" else None,
         }
         client = WorkerClient(_Pipes(config), name)
         try:

@@ -25,7 +25,8 @@ class LocalSandbox(WorkerSandbox):
     """A sandbox of Linux namespaces.
 
     Each cell runs in user, PID, mount, network and IPC namespaces of its own, sees an allowlist of
-    the host's files, has no capabilities and is filtered by seccomp. The memory limit holds per
+    the host's files, has no capabilities and is filtered by seccomp. Memory and processes are
+    limited by a cgroup of the session where one may be made; everywhere, memory is limited per
     process (``RLIMIT_DATA``) and, sampled every 100 ms, over all processes of the cell.
 
     Args:
@@ -52,6 +53,12 @@ class LocalSandbox(WorkerSandbox):
             lambda: shared_worker("namespaces", "local", preload),
             keep,
         )
+
+    @property
+    def enforcement(self) -> str:
+        """What limits the memory and the processes of a cell as a whole."""
+        version = self.worker.info.get("cgroup", 0)
+        return f"cgroup v{version}" if version else "resource limits and a look every 100 ms"
 
     @staticmethod
     def problem() -> str:

@@ -162,6 +162,19 @@ class WorkerSandbox:
         )
         return {path: b"".join(parts[path]) for path in sorted(parts)}
 
+    def inputs(self) -> Manifest:
+        """What lies in the read-only places now, as the supervisor reads it; ``data/...`` and so on.
+
+        The host compares it with what it laid there: a difference proves that agent code broke out
+        of its rights.
+        """
+        worker = self.worker
+        reply, _ = worker.request({"op": "inputs", "sid": self._sid}, timeout_s=300.0)
+        try:
+            return replies.entries(reply.get("entries"))
+        except wire.WireError as error:
+            raise worker.accuse("inputs", error) from error
+
     def close(self) -> None:
         """Free everything. Idempotent; never raises."""
         if self._closed:
