@@ -62,8 +62,9 @@ def lock_down(job: dict[str, Any], program: bytes) -> None:
         ):
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
-    # No queues: a message queue made by open() in /dev/mqueue would outlive cell and episode.
-    for name, value in {**job["rlimits"], "RLIMIT_MSGQUEUE": 0}.items():
+    # No queues: a message queue made by open() in /dev/mqueue would outlive cell and episode. A core
+    # limit of 1, not 0: only that keeps the kernel from starting the host's core dump helper.
+    for name, value in {**job["rlimits"], "RLIMIT_MSGQUEUE": 0, "RLIMIT_CORE": 1}.items():
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
