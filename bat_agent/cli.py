@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bat_agent import __version__
-from bat_env.errors import BatError
+from bat_env import command_line
 
 app = typer.Typer(
     name="bat-agent",
@@ -28,9 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-INTERRUPTED: Final = 130
 TERMINATED: Final = 143
-"""Exit statuses after Ctrl-C and SIGTERM, by the shell's convention."""
+"""Exit status after SIGTERM, by the shell's convention."""
 
 Backend = Annotated[str, typer.Option(help="Sandbox: auto, docker, local or process.")]
 Run = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
@@ -72,7 +71,7 @@ def eval_command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Score an agent on frozen held-out instances."""
-    from bat_agent.evaluate import check_request, evaluate
+    from bat_agent.evaluate import check_request, play
     from bat_agent.files import check_file
     from bat_agent.progress import Phase, RunProgress
 
@@ -84,6 +83,7 @@ def eval_command(
         task=task,
         repeats=repeats,
         temperature=temperature,
+        greedy=greedy,
         tier=tier,
         workers=workers,
         sandbox=sandbox,
@@ -92,19 +92,8 @@ def eval_command(
     )
     show = RunProgress([Phase("eval", f"Evaluate {agent}", 60.0)])
     with show, show.phase("eval") as advance:
-        evaluation = evaluate(
-            request.source,
-            suite=suite,
-            task=task,
-            repeats=repeats,
-            temperature=temperature,
-            greedy=greedy,
-            tier=tier,
-            workers=workers,
-            sandbox=request.backend,
-            seed=seed,
-            trajectory_dir=trajectories,
-            progress=lambda done, total: advance(done, total, f"{done}/{total} episodes"),
+        evaluation = play(
+            request, lambda done, total: advance(done, total, f"{done}/{total} episodes")
         )
     if out is not None:
         evaluation.save(out)
@@ -321,16 +310,12 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     warnings.filterwarnings("ignore", category=FutureWarning)
     logging.captureWarnings(True)
-    try:
-        app(standalone_mode=True)
-    except BatError as error:
-        print(f"bat-agent: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
-    except SystemExit as stop:
-        if stop.code != INTERRUPTED:
-            raise
-        print("bat-agent: interrupted; the same command continues.", file=sys.stderr)
-        sys.exit(TERMINATED if termination.came else INTERRUPTED)
+    command_line.run(
+        app,
+        "bat-agent",
+        interrupted="interrupted; the same command continues.",
+        status=lambda: TERMINATED if termination.came else command_line.INTERRUPTED,
+    )
 
 
 if __name__ == "__main__":

@@ -109,54 +109,26 @@ class Request:
         plan: What is played.
         source: Who plays.
         backend: Resolved sandbox backend.
+        temperature: Sampling temperature of a policy; 0 takes its most likely token.
+        tier: Brief and skills that are granted.
+        workers: Parallel episodes of a scripted agent.
+        max_live: Parallel episodes of a policy.
+        seed: Of the sampling.
+        trajectory_dir: Where to write the episodes, or ``None``.
     """
 
     plan: Plan
     source: AgentSource
     backend: str
+    temperature: float
+    tier: str
+    workers: int
+    max_live: int
+    seed: int
+    trajectory_dir: Path | None
 
 
 def check_request(
-    agent: str | Path | AgentSource,
-    *,
-    suite: str | None = None,
-    task: str | None = None,
-    repeats: int | None = None,
-    temperature: float = 0.7,
-    tier: str = "lite",
-    workers: int = 2,
-    max_live: int = 16,
-    sandbox: str = "auto",
-    seed: int = 0,
-    trajectory_dir: Path | None = None,
-) -> Request:
-    """Check the arguments of :func:`evaluate`; plays and writes nothing.
-
-    Raises:
-        ConfigError: If the request cannot work.
-        UnknownNameError: If agent, suite, task, tier or backend does not exist.
-        CheckpointError: If the agent is a folder without a policy.
-    """
-    from bat_env.sandbox import resolve_backend
-    from bat_env.tasks import load_task
-
-    for name, value, low in (("workers", workers, 1), ("max_live", max_live, 1), ("seed", seed, 0)):
-        if value < low:
-            raise ConfigError(f"Expected {name} >= {low}, came {value}.")
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise ConfigError(f"Expected a temperature >= 0, came {temperature}.")
-    plan = plan_targets(suite=suite, task=task, repeats=repeats)
-    for played in sorted({t.task for t in plan.targets}):
-        tiers = load_task(played).spec.tiers
-        if tier not in tiers:
-            raise unknown_name(f"tier of {played}", tier, tiers)
-    source = agent if isinstance(agent, AgentSource) else load_agent(agent)
-    if trajectory_dir is not None:
-        check_folder(trajectory_dir, "a folder for trajectories")
-    return Request(plan, source, resolve_backend(sandbox))
-
-
-def evaluate(
     agent: str | Path | AgentSource,
     *,
     suite: str | None = None,
@@ -170,9 +142,8 @@ def evaluate(
     sandbox: str = "auto",
     seed: int = 0,
     trajectory_dir: Path | None = None,
-    progress: Progress | None = None,
-) -> Evaluation:
-    """Play an agent on a held-out suite or task.
+) -> Request:
+    """Check what to evaluate; plays and writes nothing.
 
     Args:
         agent: Name, checkpoint folder, or what :func:`load_agent` gave.
@@ -187,6 +158,65 @@ def evaluate(
         sandbox: Backend, or ``"auto"``.
         seed: Of the sampling.
         trajectory_dir: Where to write the episodes, or ``None``.
+
+    Raises:
+        ConfigError: If the request cannot work.
+        UnknownNameError: If agent, suite, task, tier or backend does not exist.
+        CheckpointError: If the agent is a folder without a policy.
+    """
+    from bat_env.sandbox import resolve_backend
+    from bat_env.tasks import load_task
+
+    for name, value, low in (("workers", workers, 1), ("max_live", max_live, 1), ("seed", seed, 0)):
+        if value < low:
+            raise ConfigError(f"Expected {name} >= {low}, got {value}; give a higher one.")
+    if not (math.isfinite(temperature) and temperature >= 0):
+        raise ConfigError(f"Expected a temperature >= 0, got {temperature}; 0 is greedy.")
+    plan = plan_targets(suite=suite, task=task, repeats=repeats)
+    for played in sorted({t.task for t in plan.targets}):
+        tiers = load_task(played).spec.tiers
+        if tier not in tiers:
+            raise unknown_name(f"tier of {played}", tier, tiers)
+    source = agent if isinstance(agent, AgentSource) else load_agent(agent)
+    if trajectory_dir is not None:
+        check_folder(trajectory_dir, "a folder for trajectories")
+    return Request(
+        plan=plan,
+        source=source,
+        backend=resolve_backend(sandbox),
+        temperature=0.0 if greedy else temperature,
+        tier=tier,
+        workers=workers,
+        max_live=max_live,
+        seed=seed,
+        trajectory_dir=trajectory_dir,
+    )
+
+
+def evaluate(
+    agent: str | Path | AgentSource, *, progress: Progress | None = None, **settings: Any
+) -> Evaluation:
+    """Play an agent on a held-out suite or task.
+
+    Args:
+        agent: Name, checkpoint folder, or what :func:`load_agent` gave.
+        progress: Called after each episode.
+        settings: As those of :func:`check_request`.
+
+    Returns:
+        As :func:`play`.
+
+    Raises:
+        BatError: As :func:`check_request` and :func:`play`.
+    """
+    return play(check_request(agent, **settings), progress)
+
+
+def play(request: Request, progress: Progress | None = None) -> Evaluation:
+    """Play what was asked for.
+
+    Args:
+        request: A checked request.
         progress: Called after each episode.
 
     Returns:
@@ -194,44 +224,23 @@ def evaluate(
         it stays without a score and is counted in ``invalid``.
 
     Raises:
-        ConfigError: If the request cannot work.
-        UnknownNameError: If agent, suite, task or tier does not exist.
+        TaskError: If an instance is not the frozen one.
         CheckpointError: If a checkpoint is damaged.
     """
     from bat_env.tasks import load_task
 
-    request = check_request(
-        agent,
-        suite=suite,
-        task=task,
-        repeats=repeats,
-        temperature=temperature,
-        tier=tier,
-        workers=workers,
-        max_live=max_live,
-        sandbox=sandbox,
-        seed=seed,
-        trajectory_dir=trajectory_dir,
-    )
-    plan, source, backend = request.plan, request.source, request.backend
+    plan, source, tier = request.plan, request.source, request.tier
     started = time.monotonic()
     for first in {t.task: t for t in reversed(plan.targets)}.values():
         # One instance of each task before anything is played; the others as they are.
         drawn = load_task(first.task).instance("heldout", first.index, _size(first.size))
         _check_frozen(first, drawn.digest)
-    live = workers if source.checkpoint is None else max_live
+    live = request.workers if source.checkpoint is None else request.max_live
     specs = [
-        reset_spec(plan, t, tier=tier, sandbox=backend, pool_size=live + SPARE_SANDBOXES)
+        reset_spec(plan, t, tier=tier, sandbox=request.backend, pool_size=live + SPARE_SANDBOXES)
         for t in plan.targets
     ]
-    play, checkpoint = _player(
-        source,
-        temperature=0.0 if greedy else temperature,
-        seed=seed,
-        workers=workers,
-        max_live=max_live,
-        trajectory_dir=trajectory_dir,
-    )
+    run, checkpoint = _player(request)
     results: dict[int, EpisodeResult] = {}
     attempts: dict[int, int] = dict.fromkeys(range(len(specs)), 0)
     for _ in range(ATTEMPTS):
@@ -244,7 +253,7 @@ def evaluate(
             if progress is not None:
                 progress(offset + done, offset + total)
 
-        played = play(missing, [specs[i] for i in missing], report)
+        played = run(missing, [specs[i] for i in missing], report)
         for i, result in zip(missing, played, strict=True):
             _check_frozen(plan.targets[i], str(result.info.get("instance_digest", "")))
             results[i] = result
@@ -256,10 +265,10 @@ def evaluate(
         target_digest=plan.digest,
         settings={
             "tier": tier,
-            "backend": backend,
-            "seed": seed,
+            "backend": request.backend,
+            "seed": request.seed,
             # Scripts sample nothing: their cells pair with either way of a policy.
-            **({"temperature": 0.0 if greedy else temperature} if source.checkpoint else {}),
+            **({"temperature": request.temperature} if source.checkpoint else {}),
         },
         cells=tuple(
             _cell(t, s.seed, results[i], attempts[i])
@@ -288,16 +297,9 @@ _Play: TypeAlias = Callable[
 ]
 
 
-def _player(
-    source: AgentSource,
-    *,
-    temperature: float,
-    seed: int,
-    workers: int,
-    max_live: int,
-    trajectory_dir: Path | None,
-) -> tuple[_Play, str]:
-    """What plays specifications for ``source``, and the digest of its weights."""
+def _player(request: Request) -> tuple[_Play, str]:
+    """What plays specifications, and the digest of the weights that do."""
+    source, trajectory_dir = request.source, request.trajectory_dir
     if source.make is not None:
         make = source.make
 
@@ -305,7 +307,11 @@ def _player(
             ids: Sequence[int], specs: Sequence[ResetSpec], report: Any
         ) -> list[EpisodeResult]:
             return run_agent(
-                make, specs, workers=workers, trajectory_dir=trajectory_dir, progress=report
+                make,
+                specs,
+                workers=request.workers,
+                trajectory_dir=trajectory_dir,
+                progress=report,
             )
 
         return play_agent, ""
@@ -332,10 +338,10 @@ def _player(
                 policy.codec,
                 specs,
                 limits=policy.limits,
-                temperature=temperature,
-                seed=(seed,),
+                temperature=request.temperature,
+                seed=(request.seed,),
                 row_ids=ids,
-                max_live=max_live,
+                max_live=request.max_live,
                 pool=pool,
                 progress=report,
             )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from bat_env import __version__
+from bat_env import __version__, command_line
 from bat_env.errors import BatError, SandboxUnavailableError
 from bat_env.tasks_cli import tasks_app
 
@@ -40,15 +40,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def main() -> None:
-    """Run the command line; one clear line and exit code 2 for an error of ours."""
-    try:
-        app(standalone_mode=True)
-    except BatError as error:
-        print(f"bat-env: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        print("bat-env: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+    """Run the command line; one clear line and exit code 2 for a mistake of the user."""
+    command_line.run(app, "bat-env")
 
 
 def _version(wanted: bool) -> None:

@@ -66,6 +66,13 @@ def test_eval_prints_exactly_one_json_object() -> None:
         ("eval --agent nop --suite lite-mini --trajectories /proc/x", "/proc/x"),
         ("eval --agent nop --suite lite-mini --out /proc/x/y", "/proc/x"),
         ("eval --agent nop --suite lite-mini --out .", "Name a file"),
+        ("eval --agent nop --repeats x", "expected an integer for --repeats, got 'x'; give"),
+        ("eval --agnt nop", "got '--agnt'; did you mean '--agent'"),
+        ("eval", "expected --agent, got none; give --agent"),
+        ("eval --agent", "expected a value for --agent, got none"),
+        ("eval --agent nop --json=1", "expected no value for --json"),
+        ("status a b", "expected no further argument, got 'b'"),
+        ("evl", "expected a command of `bat-agent`, got 'evl'; did you mean 'eval'"),
         ("demo --out /proc/x", "/proc/x"),
         ("learn --runs x --out /proc/x/y.json", "/proc/x"),
         ("train --out x --preset qwen3.5-4b-1gpu", "Qwen/Qwen3.5-4B"),
@@ -78,7 +85,7 @@ def test_bad_requests_are_one_line_and_exit_2(
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     lines = done.stderr.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("bat-agent: "), done.stderr
+    assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
     assert any(e in lines[0] for e in expected.split("|")), done.stderr
     assert not (tmp_path / "x").exists()
 

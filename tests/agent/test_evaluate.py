@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from bat_agent.agents import AgentSource
-from bat_agent.evaluate import ATTEMPTS, _player, evaluate, plan_targets, reset_spec
+from bat_agent.evaluate import (
+    ATTEMPTS,
+    _player,
+    check_request,
+    evaluate,
+    plan_targets,
+    reset_spec,
+)
 from bat_agent.rollout import episodes
 from bat_env.errors import ConfigError, SandboxError, TaskError, UnknownNameError
 from bat_env.tasks import load_suite
@@ -119,6 +126,4 @@ def test_a_cell_without_a_score_is_played_again_and_never_zero() -> None:
 
 def test_a_source_that_plays_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="neither"):
-        _player(
-            AgentSource("x"), temperature=0.7, seed=0, workers=1, max_live=1, trajectory_dir=None
-        )
+        _player(check_request(AgentSource("x"), suite="lite-mini", sandbox="local"))

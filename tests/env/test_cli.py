@@ -34,12 +34,26 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         ("bank", "status", "--path", str(tmp_path / "none")),
         ("sandbox", "check", "--backend", "dcoker"),
         ("bank", "build", "--path", str(tmp_path), "--task", "kidney_tumr"),
+        ("bank", "build", "--path", "/proc/no-such"),
+        ("bank", "build", "--per-cell", "0"),
+        ("bank", "biuld"),
+        ("tasks", "--jsn"),
+        ("no-such-command",),
     ):
         out = _run(*args)
-        assert out.returncode == 2, out.stderr
-        assert out.stderr.startswith("bat-env: ") and out.stderr.count("\n") == 1
-        assert "Traceback" not in out.stderr
-    assert _run("no-such-command").returncode == 2
+        assert out.returncode == 2 and out.stdout == "", out.stderr
+        assert out.stderr.startswith("error: ") and out.stderr.count("\n") == 1
+
+
+def test_usage_errors_say_what_was_expected_what_came_and_what_to_do() -> None:
+    assert _run("bank", "build", "--per-cell", "0").stderr == (
+        "error: expected a value greater than or equal to 1 for --per-cell, got '0'; give another "
+        "value, or see `bat-env bank build --help`\n"
+    )
+    assert _run("bank", "biuld").stderr == (
+        "error: expected a command of `bat-env bank`, got 'biuld'; did you mean 'build'? Else see "
+        "`bat-env bank --help`\n"
+    )
 
 
 def test_doctor_says_what_works_and_how_to_get_the_rest(tmp_path: Path) -> None:
