@@ -11,11 +11,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from pydantic import Field
 
 from bat_env.metrics.base import MetricParams
+from bat_env.metrics.cues import (
+    BREAKS,
+    COPULAS,
+    DENIALS,
+    DIVIDERS,
+    JOINS,
+    LIMITS,
+    MAYBE_AFTER,
+    MAYBE_BEFORE,
+    NO_CUE,
+    NOT_AFTER,
+    NOT_BEFORE,
+    SECTIONS,
+    SIDES,
+    SILENT,
+    STARTS,
+    VERDICTS,
+)
 
 Key: TypeAlias = tuple[str, str]
 """Finding and side: ``left``, ``right``, or ``""`` where it has none or none was given."""
@@ -30,109 +48,16 @@ class FindingSpec(MetricParams):
     lateral: bool = Field(False, description="Whether it has a side.")
 
 
-# ------------------------------------------------------------------------------------------ cues
-
-
-def _phrases(text: str) -> tuple[tuple[str, ...], ...]:
-    """Phrases from a list with bars between them, longest first."""
-    return tuple(sorted((tuple(p.split()) for p in text.split("|")), key=len, reverse=True))
-
-
-_NO_CUE: Final = _phrases(
-    "no change|no interval change|no significant change|no significant interval change|"
-    "no increase|no interval increase|no decrease|no interval decrease|without change|not only|"
-    "not changed|not significantly changed|not increased|not decreased|no doubt|without doubt"
-)
-"""Look like negations and are none."""
-_MAYBE_BEFORE: Final = _phrases(
-    "possible|possibly|probable|probably|likely|may|might|could|perhaps|suspected|suspected for|"
-    "suspicious for|suspicion of|suspicion for|questionable|question of|equivocal|concern for|"
-    "concerning for|cannot exclude|can not exclude|cannot rule out|can not rule out|"
-    "not exclude|not rule out|versus|vs"
-)
-_MAYBE_AFTER: Final = _phrases(
-    "possible|probable|likely|suspected|questionable|equivocal|not excluded|not ruled out|"
-    "cannot be excluded|can not be excluded|cannot be ruled out|can not be ruled out|"
-    "not be excluded|not be ruled out|uncertain"
-)
-_NOT_BEFORE: Final = _phrases(
-    "no|not|without|without evidence of|no evidence of|no sign of|no signs of|negative for|free of|"
-    "absence of|absent|clear of|neither|nor|never|none|rule out|ruled out|excludes|denies|"
-    "resolution of|resolved|lack of|lacks"
-)
-_NOT_AFTER: Final = _phrases(
-    "not|not seen|not present|not identified|not visible|not visualized|not visualised|"
-    "not evident|not detected|not demonstrated|not appreciated|no longer|absent|excluded|"
-    "ruled out|resolved|unlikely|has cleared|have cleared|negative|none"
-)
-_LIMITS: Final = frozenset(
-    [
-        "new",
-        "large",
-        "larger",
-        "significant",
-        "sizable",
-        "sizeable",
-        "other",
-        "further",
-        "additional",
-        "definite",
-        "gross",
-    ]
-)
-"""``no large effusion`` claims no effusion, and contradicts no small one."""
-_BREAKS: Final = frozenset(
-    [
-        "but",
-        "however",
-        "although",
-        "though",
-        "except",
-        "apart",
-        "aside",
-        "while",
-        "whereas",
-        "yet",
-        "which",
-        "despite",
-    ]
-)
-_STARTS: Final = frozenset(["there", "a", "an"])
-_JOINS: Final = frozenset(("and", "or", ","))
-_SIDES: Final[Mapping[str, frozenset[str]]] = {
-    **dict.fromkeys(("left", "leftsided", "lingula", "lingular"), frozenset(("left",))),
-    **dict.fromkeys(("right", "rightsided"), frozenset(("right",))),
-    **dict.fromkeys(
-        ("bilateral", "bilaterally", "both", "bibasilar", "bibasal", "biapical"),
-        frozenset(("left", "right")),
-    ),
-}
-_SILENT: Final = frozenset(
-    [
-        "indication",
-        "history",
-        "technique",
-        "comparison",
-        "procedure",
-        "exam",
-        "examination",
-        "reason",
-        "clinical",
-    ]
-)
-_SECTIONS: Final = _SILENT | frozenset(("findings", "impression", "conclusion", "report"))
-
-
 # --------------------------------------------------------------------------------------- reading
 
 
 def _sections(text: str) -> Iterator[str]:
     """The parts of a report that describe it, without headings such as ``INDICATION:``."""
-    names = "|".join(sorted(_SECTIONS))
+    names = "|".join(sorted(SECTIONS))
     pieces = re.split(rf"(?im)^[ \t]*({names})\b([^:\n.]{{0,40}}):", text)
     yield pieces[0]
     for name, body in zip(pieces[1::3], pieces[3::3], strict=True):
-        if name.lower() not in _SILENT:
+        if name.lower() not in SILENT:
             yield body
 
 
@@ -190,9 +115,9 @@ def _at(words: Sequence[str], place: int, phrases: Iterable[tuple[str, ...]]) ->
 
 def _breaks(words: Sequence[str], place: int) -> bool:
     """Whether a clause ends before this word: ``but``, or ``, there`` and the like."""
-    if words[place] in _BREAKS:
+    if words[place] in BREAKS:
         return True
-    return place > 0 and words[place] in _STARTS and words[place - 1] in _JOINS
+    return place > 0 and words[place] in STARTS and words[place - 1] in JOINS
 
 
 def _clauses(words: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -226,13 +151,15 @@ def _statuses(words: Sequence[str], mentions: Sequence[_Mention]) -> list[_Statu
         if place in inside:
             place += 1
             continue
-        if skip := _at(words, place, _NO_CUE):
+        if skip := _at(words, place, NO_CUE):
             place += skip
             continue
-        maybe = _at(words, place, _MAYBE_BEFORE)
-        after_maybe = _at(words, place, _MAYBE_AFTER)
-        negated = _at(words, place, _NOT_BEFORE)
-        after_negated = _at(words, place, _NOT_AFTER)
+        maybe = _at(words, place, MAYBE_BEFORE)
+        after_maybe = _at(words, place, MAYBE_AFTER)
+        negated = _at(words, place, NOT_BEFORE)
+        # "pneumothorax: no"
+        closing = words[place] == "no" and place == len(words) - 1
+        after_negated = _at(words, place, NOT_AFTER) or int(closing)
         length = max(maybe, after_maybe, negated, after_negated)
         if not length:
             place += 1
@@ -249,7 +176,7 @@ def _statuses(words: Sequence[str], mentions: Sequence[_Mention]) -> list[_Statu
                 states[n] = _weaker(states[n], _Status(state))
         elif forward:
             state = UNCERTAIN if maybe >= negated else ABSENT
-            limited = stop < len(words) and words[stop] in _LIMITS
+            limited = stop < len(words) and words[stop] in LIMITS
             for n in ahead:
                 states[n] = _weaker(states[n], _Status(state, limited))
         place = stop
@@ -262,33 +189,12 @@ def _weaker(old: _Status, new: _Status) -> _Status:
     return new if rank.index(new.state) > rank.index(old.state) else old
 
 
-_COPULAS: Final = frozenset(
-    [
-        "is",
-        "are",
-        "was",
-        "were",
-        "be",
-        "been",
-        "has",
-        "have",
-        "had",
-        "being",
-        "appears",
-        "appear",
-        "seems",
-        "seem",
-        "remains",
-    ]
-)
-
-
 def _predicates(words: Sequence[str], mentions: Sequence[_Mention], last: int, place: int) -> bool:
     """Whether a cue behind a mention speaks of it: ``effusion is absent``, ``effusion: none``."""
     between = words[mentions[last].stop : place]
-    if any(word in _JOINS for word in between):
+    if any(word in JOINS for word in between):
         return False
-    return not between or any(word in _COPULAS for word in between)
+    return not between or any(word in COPULAS for word in between)
 
 
 def _listed(words: Sequence[str], mentions: Sequence[_Mention], last: int) -> list[int]:
@@ -297,7 +203,7 @@ def _listed(words: Sequence[str], mentions: Sequence[_Mention], last: int) -> li
     while chosen[-1] > 0:
         before, after = mentions[chosen[-1] - 1], mentions[chosen[-1]]
         between = words[before.stop : after.start]
-        if not any(word in _JOINS for word in between) or any(w in _COPULAS for w in between):
+        if not any(word in JOINS for word in between) or any(w in VERDICTS for w in between):
             break
         chosen.append(chosen[-1] - 1)
     return chosen
@@ -307,11 +213,7 @@ def _listed(words: Sequence[str], mentions: Sequence[_Mention], last: int) -> li
 
 
 def _sides_in(words: Sequence[str]) -> frozenset[str]:
-    return frozenset().union(*(_SIDES.get(word, frozenset()) for word in words))
-
-
-_DENIALS: Final = frozenset(("no", "not", "nor", "without"))
-_DIVIDERS: Final = frozenset((",", "and", "or", "with", "but"))
+    return frozenset().union(*(SIDES.get(word, frozenset()) for word in words))
 
 
 def _nearest(words: Sequence[str], *, backward: bool) -> frozenset[str]:
@@ -324,17 +226,29 @@ def _nearest(words: Sequence[str], *, backward: bool) -> frozenset[str]:
     ordered = list(reversed(words)) if backward else list(words)
     found: frozenset[str] = frozenset()
     for n, word in enumerate(ordered):
-        if word in _DIVIDERS:
-            # "left and right effusion", "left upper and right lower lobe consolidation"
-            rest = ordered[n + 1 : n + 5]
-            if found and word == "and" and not any(w in _DIVIDERS | _COPULAS for w in rest):
-                found |= _sides_in(rest)
-            elif not backward and not found and ordered[n + 2 : n + 3] in ([], [","]):
-                # "effusion, left"
-                found |= _sides_in(ordered[n + 1 : n + 2])
+        if word in DIVIDERS or (word == "with" and not backward):
+            if found and word in ("and", "or"):
+                # "left and right effusion", "left upper and right lower lobe consolidation"
+                rest = ordered[n + 1 : n + 5]
+                if not any(w in DIVIDERS | COPULAS for w in rest):
+                    found |= _sides_in(rest)
+            elif word == "," and not backward and not found:
+                found = _apposition(ordered[n + 1 :])
             break
-        found |= _SIDES.get(word, frozenset())
+        sides = SIDES.get(word, frozenset())
+        if sides and found:
+            break
+        found |= sides
     return found
+
+
+def _apposition(words: Sequence[str]) -> frozenset[str]:
+    """Sides of a bare addition: ``effusion, left side``."""
+    stop = next((n for n, word in enumerate(words) if word in DIVIDERS), len(words))
+    bare = words[:stop]
+    if len(bare) > 3 or any(word in COPULAS or word == "clear" for word in bare):
+        return frozenset()
+    return _sides_in(bare)
 
 
 def _sides(words: Sequence[str], mentions: Sequence[_Mention]) -> list[frozenset[str]]:
@@ -357,7 +271,7 @@ def _sides(words: Sequence[str], mentions: Sequence[_Mention]) -> list[frozenset
 
 def _joined(words: Sequence[str], one: _Mention, two: _Mention) -> bool:
     between = words[one.stop : two.start]
-    return bool(between) and not any(w in _COPULAS or w in _DENIALS for w in between)
+    return bool(between) and not any(w in COPULAS or w in DENIALS for w in between)
 
 
 # ---------------------------------------------------------------------------------------- claims

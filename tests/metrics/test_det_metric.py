@@ -176,6 +176,26 @@ def test_froc_by_hand() -> None:
     assert froc(Pool.of([([(0, 0.5, False)], [0])]))[1.0] is None
 
 
+@given(st.integers(0, 2**31))
+@settings(max_examples=60, deadline=None)
+def test_froc_equals_every_threshold_tried(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    def hits() -> list[tuple[int, float, bool]]:
+        count = int(rng.integers(5))
+        return [(0, round(float(rng.random()), 1), bool(rng.random() < 0.5)) for _ in range(count)]
+
+    cases = [(hits(), [5]) for _ in range(4)]
+    rows = [hit for hits, _ in cases for hit in hits]
+    for rate, value in froc(Pool.of(cases)).items():
+        best = 0.0
+        for threshold in {score for _, score, _ in rows}:
+            kept = [hit for _, score, hit in rows if score >= threshold]
+            if kept.count(False) / 4 <= rate:
+                best = max(best, kept.count(True) / 20)
+        assert value == pytest.approx(best)
+
+
 def test_missing_cases_count_even_without_boxes(spec: TaskSpec) -> None:
     real = [Box(0, 2, 2, 20, 20, 1.0)]
     assert graded(spec, [real, real], [real, None]).score == pytest.approx(51 / 101)

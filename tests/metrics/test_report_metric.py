@@ -79,6 +79,14 @@ def said(text: str) -> set[str]:
         ),
         ("There's no effusion; consolidation on the right.", {"right consolidation"}),
         ("No focal airspace opacity. Cardiomegaly.", {"cardiomegaly"}),
+        ("Left effusion present, right effusion absent.", {"left effusion"}),
+        ("Effusion: left; pneumothorax: no; consolidation: none", {"left effusion"}),
+        ("Pneumothorax is seen neither on the left nor on the right.", set()),
+        ("Consolidation on the right rather than effusion.", {"right consolidation"}),
+        (
+            "No left or right effusion. Consolidation in the right lung, not in the left.",
+            {"right consolidation"},
+        ),
     ],
 )
 def test_negation(text: str, want: set[str]) -> None:
@@ -130,6 +138,16 @@ def test_statements_that_negate_nothing(text: str) -> None:
         ("Left-sided effusion, right-sided pneumothorax.", {"left effusion", "right pneumothorax"}),
         ("Left lung is clear. Effusion on the right.", {"right effusion"}),
         ("Effusion.", {"effusion"}),
+        (
+            "- Effusion, left side\n- Consolidation (right)",
+            {"left effusion", "right consolidation"},
+        ),
+        ("Blunting of the left angle compatible with an effusion.", {"left effusion"}),
+        ("Bilateral effusions, right greater than left.", {"left effusion", "right effusion"}),
+        (
+            "The right side shows a pneumothorax, the left shows an effusion.",
+            {"right pneumothorax", "left effusion"},
+        ),
         ("Cardiomegaly with left effusion.", {"cardiomegaly", "left effusion"}),
         ("Effusion is seen. The left effusion is small.", {"left effusion"}),
     ],
