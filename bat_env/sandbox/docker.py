@@ -243,6 +243,8 @@ class DockerSandbox(WorkerSandbox):
         limits: Limits of the sandbox. The container's memory is their sum plus the worker's share.
         image: Image name; :func:`default_image` if omitted.
         preload: Modules that the zygote imports once.
+        runtime: Container runtime that the daemon knows, such as gVisor's ``runsc`` or a Kata one;
+            ``BAT_DOCKER_RUNTIME`` if omitted, else the daemon's default.
     """
 
     WORKER_SHARE_MB: Final = 320
@@ -253,8 +255,10 @@ class DockerSandbox(WorkerSandbox):
         limits: Limits | None = None,
         image: str | None = None,
         preload: tuple[str, ...] = PRELOAD,
+        runtime: str | None = None,
     ) -> None:
         self.image = image or default_image()
+        self.runtime = runtime or os.environ.get("BAT_DOCKER_RUNTIME", "") or None
         self.container = ""
         self._preload = preload
         super().__init__("docker", limits or Limits(), self._boot, lambda client: client.close())
@@ -318,7 +322,7 @@ class DockerSandbox(WorkerSandbox):
     def _create(self, client: Any) -> str:
         import docker
 
-        options = container_options(self.limits)
+        options = container_options(self.limits) | {"runtime": self.runtime}
         if is_podman(client):
             options = podman_options(client, options)
         try:
