@@ -110,8 +110,9 @@ class Pipeline:
             Phase("bank", "Stage Bank", 15.0 + 0.4 * cells + 0.2 * self.config.bank.demos),
             Phase("sft", "Supervised start", 0.9 * preset.sft.steps),
         ]
+        each = 13.0 * preset.grpo.steps_per_round + 30.0
         phases += [
-            Phase(f"round-{n}", f"Round {n} of {rounds}", 13.0 * preset.grpo.steps_per_round + 30.0)
+            Phase(f"round-{n}", f"Round {n} of {rounds}", each, kind="round")
             for n in range(1, rounds + 1)
         ]
         return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,17 +30,63 @@ _FROM_DISK: Final = 0.05
 """A phase that took less than this share of what was expected had been done before."""
 
 
+_RECENT: Final = 60.0
+"""Expected seconds of finished work that a pace is measured over: load comes and goes."""
+
+_ENOUGH: Final = 5.0
+"""Expected seconds of finished work from which on a pace means something."""
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase and what it is expected to take, in seconds on the reference machine."""
+    """A phase of a run.
+
+    Attributes:
+        key: Its name.
+        title: For people.
+        seconds: What it is expected to take on the reference machine: until it is measured.
+        kind: Phases of one kind do the same work: what one took is what the next is expected to.
+    """
 
     key: str
     title: str
     seconds: float
+    kind: str = ""
+
+
+class Pace:
+    """Seconds that an expected second takes here, over the work that was finished last."""
+
+    def __init__(self) -> None:
+        self._spent = self._earned = 0.0
+        self._points: deque[tuple[float, float]] = deque([(0.0, 0.0)])
+
+    def add(self, spent: float, earned: float) -> None:
+        """Count finished work.
+
+        Args:
+            spent: Seconds that it took.
+            earned: Seconds that it was expected to take.
+        """
+        self._spent, self._earned = self._spent + spent, self._earned + earned
+        self._points.append((self._spent, self._earned))
+        while len(self._points) > 2 and self._earned - self._points[1][1] >= _RECENT:
+            self._points.popleft()
+
+    @property
+    def value(self) -> float | None:
+        """The pace; ``None`` before enough work was finished."""
+        spent, earned = self._points[0]
+        if self._earned - earned < _ENOUGH:
+            return None
+        return (self._spent - spent) / (self._earned - earned)
 
 
 class RunProgress:
-    """Shows phases; estimates the time left from the phases' expected shares.
+    """Shows phases; estimates the time left from the pace of the work that was finished last.
+
+    What is left of a phase goes by the pace of its own kind once that was measured, before that by
+    the pace of the run as a whole.
 
     Args:
         phases: All phases in order.
@@ -50,7 +97,8 @@ class RunProgress:
         self._phases = {phase.key: phase for phase in phases}
         self._left = {phase.key: phase.seconds for phase in phases}
         self._quiet = quiet
-        self._spent = self._earned = 0.0
+        self._pace = Pace()
+        self._kinds: dict[str, Pace] = {}
         self._console = Console(stderr=True)
         self._bar: Progress | None = None
         if not quiet and self._console.is_terminal:
@@ -74,9 +122,20 @@ class RunProgress:
             self._bar.stop()
 
     def seconds_left(self) -> float:
-        """Expected seconds until the end, scaled by how fast this machine has been so far."""
-        pace = self._spent / self._earned if self._earned > 5.0 else 1.0
-        return sum(self._left.values()) * pace
+        """Expected seconds until the end, by how fast this machine has been lately."""
+        whole = self._pace.value or 1.0
+        total = 0.0
+        for key, left in self._left.items():
+            kind = self._kinds.get(self._kind(key))
+            total += left * ((kind.value if kind is not None else None) or whole)
+        return total
+
+    def _kind(self, key: str) -> str:
+        return self._phases[key].kind or key
+
+    def _count(self, key: str, spent: float, earned: float) -> None:
+        self._pace.add(spent, earned)
+        self._kinds.setdefault(self._kind(key), Pace()).add(spent, earned)
 
     def skip(self, key: str) -> None:
         """A phase whose result is on disk already."""
@@ -88,9 +147,8 @@ class RunProgress:
     def phase(self, key: str) -> Iterator[Advance]:
         """Run a phase; yields the function that reports its progress."""
         phase = self._phases[key]
-        started, last_line = time.monotonic(), time.monotonic()
-        spent_before, earned_before = self._spent, self._earned
-        base: float | None = None
+        started = last_line = counted = time.monotonic()
+        before = 0.0
         task = None
         if self._bar is not None:
             task = self._bar.add_task(phase.title, total=1.0, note="")
@@ -98,19 +156,20 @@ class RunProgress:
             self._say(f"{phase.title} ... (about {_clock(self.seconds_left())} left in all)")
 
         def advance(done: float, total: float, note: str = "") -> None:
-            nonlocal last_line, base
+            nonlocal last_line, counted, before
+            now = time.monotonic()
             share = min(1.0, done / total) if total else 0.0
-            if base is None:
-                # What is there within no time was there before: it says nothing about the pace.
-                quick = time.monotonic() - started < _FROM_DISK * phase.seconds * share
-                base = share if quick else 0.0
             self._left[key] = phase.seconds * (1.0 - share)
-            self._spent = spent_before + time.monotonic() - started
-            self._earned = earned_before + phase.seconds * max(0.0, share - base)
+            earned = phase.seconds * (share - before)
+            if earned > 0:
+                # What comes within no time was on disk: it says nothing about the pace.
+                if now - counted >= _FROM_DISK * earned:
+                    self._count(key, now - counted, earned)
+                counted, before = now, share
             if self._bar is not None and task is not None:
                 self._bar.update(task, completed=share, note=note)
-            elif time.monotonic() - last_line > PLAIN_EVERY_S:
-                last_line = time.monotonic()
+            elif now - last_line > PLAIN_EVERY_S:
+                last_line = now
                 left = _clock(self.seconds_left())
                 self._say(f"  {phase.title}: {100 * share:.0f} % {note} ({left} left in all)")
             self._refresh()
@@ -118,9 +177,6 @@ class RunProgress:
         try:
             yield advance
             advance(1.0, 1.0)
-            if time.monotonic() - started < _FROM_DISK * phase.seconds:
-                # Its result was on disk: that says nothing about how fast this machine works.
-                self._spent, self._earned = spent_before, earned_before
             if self._bar is None:
                 self._say(f"  {phase.title}: done in {_clock(time.monotonic() - started)}")
         finally:

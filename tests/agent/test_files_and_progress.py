@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,69 @@ def test_what_a_resumed_phase_finds_does_not_count_as_pace(
             now += 50.0
         assert progress.seconds_left() == pytest.approx(200.0)
     assert "A: 75 %" in capsys.readouterr().err
+
+
+def clocked(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """A clock that stands until it is put on."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def put_on(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    return put_on
+
+
+def test_time_left_follows_a_load_that_comes_and_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_on = clocked(monkeypatch)
+    phases = [Phase("a", "A", 1000.0), Phase("b", "B", 500.0)]
+    with RunProgress(phases, quiet=True) as progress, progress.phase("a") as advance:
+        for done in range(1, 51):
+            put_on(10.0)
+            advance(done, 100)
+        assert progress.seconds_left() == pytest.approx(500.0 + 500.0)
+        for done in range(51, 61):
+            put_on(40.0)  # others use the machine
+            advance(done, 100)
+        assert progress.seconds_left() == pytest.approx(4 * (400.0 + 500.0))
+        for done in range(61, 71):
+            put_on(10.0)
+            advance(done, 100)
+        assert progress.seconds_left() == pytest.approx(300.0 + 500.0)
+
+
+def test_a_round_is_expected_to_take_what_the_last_one_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put_on = clocked(monkeypatch)
+    rounds = [Phase(f"r{n}", f"Round {n}", 200.0, kind="round") for n in (1, 2)]
+    with RunProgress([*rounds, Phase("end", "End", 100.0)], quiet=True) as progress:
+        with progress.phase("r1") as advance:
+            for done in range(1, 11):
+                put_on(60.0)  # three times what was expected
+                advance(done, 10)
+        assert progress.seconds_left() == pytest.approx(600.0 + 300.0)
+        with progress.phase("r2") as advance:
+            for done in range(1, 11):
+                put_on(20.0)
+                advance(done, 10)
+                if done == 5:
+                    assert progress.seconds_left() == pytest.approx(100.0 + 100.0)
+        assert progress.seconds_left() == pytest.approx(100.0)
+        with progress.phase("end") as advance:
+            put_on(50.0)
+            advance(1, 10)  # another kind of work: only its own pace counts
+            assert progress.seconds_left() == pytest.approx(5 * 90.0)
+
+
+def test_many_small_steps_are_measured_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_on = clocked(monkeypatch)
+    with RunProgress([Phase("a", "A", 100.0)], quiet=True) as progress:
+        with progress.phase("a") as advance:
+            for done in range(1, 401):
+                put_on(0.5)
+                advance(done, 1000)
+                advance(done, 1000)
+        assert progress.seconds_left() == 0.0
+        assert progress._pace.value == pytest.approx(5.0)  # 200 s for 40 expected ones
