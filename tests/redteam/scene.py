@@ -43,6 +43,7 @@ class Outcome:
     elapsed_s: float = 0.0
     memory_mb: float = 0.0
     plant: dict[str, bytes] = field(default_factory=dict)
+    patience_s: float = 5.0
 
     @property
     def last(self) -> CellResult:
@@ -173,14 +174,14 @@ def _status(field: str) -> float:
 
 def _link(pid: int) -> str:
     try:
-        return os.readlink(f"/proc/{pid}/ns/user")
+        return str(Path(f"/proc/{pid}/ns/user").readlink())
     except OSError:
         return ""
 
 
 def _family() -> Iterator[tuple[int, int]]:
     """(pid, parent) of every live process."""
-    for name in os.listdir("/proc"):
+    for name in (entry.name for entry in Path("/proc").iterdir()):
         if name.isdigit():
             with contextlib.suppress(OSError, IndexError):
                 fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
@@ -212,7 +213,7 @@ def agents(sandbox: Sandbox) -> list[int]:
     return found
 
 
-def gone(sandbox: Sandbox, patience_s: float = 5.0) -> list[int]:
+def gone(sandbox: Sandbox, patience_s: float) -> list[int]:
     """Agent processes that are still there after a while (teardown may lag behind the reply)."""
     deadline = time.monotonic() + patience_s
     while True:

@@ -148,6 +148,7 @@ def _leak(attack: Attack, seen: Outcome) -> Callable[[], None]:
 @pytest.mark.parametrize(("control", "backend"), list(_parameters(CONTROLS, sampled=False)))
 def test_control_fires(control: Attack, backend: str, hostile_box: Boxes, scene: Scene) -> None:
     seen = carry_out(control, hostile_box(backend), scene)
+    seen.patience_s = 0.5
     undo = _leak(control, seen)
     try:
         with pytest.raises(Broken, match=f"^{control.fires}: "):

@@ -74,7 +74,7 @@ def victim_alive(seen: Outcome, _: Any) -> None:
 
 def nothing_left(seen: Outcome, _: Any) -> None:
     """No process of the agent is left after its cell."""
-    left = gone(seen.sandbox)
+    left = gone(seen.sandbox, seen.patience_s)
     need(not left, f"{len(left)} processes of the agent outlived the cell")
 
 

@@ -84,7 +84,18 @@ def _open(root: int, path: str, flags: int = _NOFOLLOW) -> int:
 
 
 def _top(root: str) -> int:
+    if stat.S_IMODE(os.stat(root).st_mode) & 0o700 != 0o700:
+        with contextlib.suppress(OSError):
+            os.chmod(root, 0o755)
     return os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _unlock(folder: int) -> None:
+    """Without the right to search a folder its names show, but not what they are."""
+    mode = stat.S_IMODE(os.fstat(folder).st_mode)
+    if mode & 0o500 != 0o500:
+        with contextlib.suppress(OSError):
+            os.fchmod(folder, mode | 0o700)
 
 
 def walk(root: str, max_entries: int) -> Iterator[tuple[str, str, os.stat_result]]:
@@ -100,6 +111,7 @@ def walk(root: str, max_entries: int) -> Iterator[tuple[str, str, os.stat_result
             except OSError:  # longer than a path may be: listed by its parent, not entered
                 continue
             try:
+                _unlock(fd)
                 with os.scandir(fd) as children:
                     for child in children:
                         seen += 1

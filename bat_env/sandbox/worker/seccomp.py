@@ -134,6 +134,7 @@ _CLONE = {"x86_64": 56, "aarch64": 220}
 _CLONE3 = 435
 _SOCKETS = {"x86_64": (41, 53), "aarch64": (198, 199)}
 """``socket`` and ``socketpair``."""
+_PRLIMIT = {"x86_64": 302, "aarch64": 261}
 _FAMILIES = (1, 2, 10, 16)
 """unix, inet, inet6, netlink. Others are not bound to a network namespace (vsock reaches the
 hypervisor) or are attack surface that no cell needs."""
@@ -183,6 +184,12 @@ def build(machine: str = linux.MACHINE) -> bytes:
             emit(_JEQ, family, left, 0)
         emit(_RET, _ERRNO | _EAFNOSUPPORT)
         emit(_LOAD, 0)
+    # Limits of oneself only: the first process of the cell's namespace may have the agent's uid.
+    emit(_JEQ, _PRLIMIT[machine], 0, 4)
+    emit(_LOAD, 16)
+    emit(_JEQ, 0, 1, 0)
+    emit(_RET, _ERRNO | _EPERM)
+    emit(_LOAD, 0)
     emit(_JEQ, _CLONE[machine], 0, 3)
     emit(_LOAD, 16)  # low word of the first argument
     emit(_JSET, _NAMESPACES, 0, 1)
@@ -191,14 +198,12 @@ def build(machine: str = linux.MACHINE) -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in program)
 
 
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
 def install(program: bytes) -> None:
     """Install ``program`` for this process and its children; needs no_new_privs."""
-    if not program:
-        return
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
-
-    keep = ctypes.create_string_buffer(program, len(program))
-    fprog = Program(len(program) // 8, ctypes.cast(keep, ctypes.c_char_p))
-    linux.prctl(linux.PR_SET_SECCOMP, 2, ctypes.byref(fprog))
+    if program:
+        fprog = _Program(len(program) // 8, program)
+        linux.prctl(linux.PR_SET_SECCOMP, 2, ctypes.byref(fprog))
