@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -17,8 +18,13 @@ from hypothesis import strategies as st
 
 from bat_env.errors import TaskError, UnknownNameError
 from bat_env.metrics import Case, CaseScore, Metric, TaskScore, load_metric, metric_names
+from bat_env.metrics.det import DetParams
+from bat_env.metrics.findings import FindingSpec
 from bat_env.metrics.floors import trivial_files
+from bat_env.metrics.images import ImageParams
+from bat_env.metrics.report import ReportParams
 from bat_env.metrics.rule import bootstrap_ci, percentiles, resamples, rescale
+from bat_env.metrics.seg import SegParams
 from bat_env.tasks.spec import TaskSpec
 
 FINDING = {"mass": {"terms": ["mass"], "lateral": True}}
@@ -241,3 +247,12 @@ def test_resamples_are_those_of_the_mean() -> None:
     weights = resamples(4, seed=7)
     assert (weights.sum(axis=1) == 4).all()
     assert percentiles(weights @ values / 4) == pytest.approx(bootstrap_ci(values, seed=7))
+
+
+def test_the_page_on_scores_names_every_metric_and_parameter(repo_root: Path) -> None:
+    page = (repo_root / "docs" / "scores.md").read_text()
+    for name in metric_names():
+        assert f"`{name}`" in page
+    for model in (SegParams, ImageParams, DetParams, ReportParams, FindingSpec):
+        for field in model.model_fields:
+            assert field in page, field
