@@ -84,7 +84,7 @@ class _Pipes:
     def read(self) -> bytes:
         assert self._process.stdout is not None
         with self._reading:
-            return os.read(self._process.stdout.fileno(), 1 << 20)
+            return os.read(self._process.stdout.fileno(), 1 << 16)
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None

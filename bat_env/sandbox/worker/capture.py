@@ -16,6 +16,7 @@ class Capture:
     def __init__(self, fd: int, keep: int) -> None:
         self.fd = fd
         self.total = 0
+        self.ended = False
         self._head_size = keep // 2
         self._tail_size = keep - keep // 2
         self._head = bytearray()
@@ -29,6 +30,7 @@ class Capture:
             except BlockingIOError:
                 return True
             if not data:
+                self.ended = True
                 return False
             budget -= len(data)
             self._add(data)

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import files, proc
+from . import files, linux, proc
 
 READ_ONLY = ("data", "models", "skills")
 WRITABLE = ("workspace", "tmp", "shm")
@@ -51,10 +52,12 @@ class Cage:
     Attributes:
         pid: Process to kill and wait for; 0 when the spare has none of its own.
         pidns: Descriptor and inode of its PID namespace, or (-1, 0).
+        init: Channel to that process, or None.
     """
 
     pid: int = 0
     pidns: tuple[int, int] = (-1, 0)
+    init: socket.socket | None = None
 
 
 class Isolation:
@@ -64,9 +67,15 @@ class Isolation:
     keeper = False
     lock = True
     max_sessions = 1 << 16
+    sees_exit = False
+    """Whether the end of a cell can be told before its memory is torn down."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
+        self.trusted: set[int] = {os.getpid()}
+        """Processes of the worker itself: never part of a cell."""
+        self.ending: list[Cage] = []
+        """Cages whose cell is over, but which :meth:`reap` has not yet collected."""
 
     def setup(self) -> None:
         """Once, before anything else."""
@@ -107,8 +116,11 @@ class Isolation:
         raise NotImplementedError
 
     def finish(self, cage: Cage, pid: int) -> None:
-        """After the main process was reaped: return when the last process is gone."""
+        """After the main process ended: return when none of the cell runs any more."""
         raise NotImplementedError
+
+    def reap(self) -> None:
+        """Collect what ended processes left behind. Called often; never blocks."""
 
     def members(self, cage: Cage, pid: int, table: list[proc.Process]) -> list[proc.Process]:
         """The live processes of one cell."""
@@ -137,6 +149,7 @@ class Container(Isolation):
         """Make the session's file systems and namespaces."""
         session.folders = {name: f"/{name}" for name in (*READ_ONLY, "workspace", "tmp")}
         session.folders["shm"] = "/dev/shm"
+        self.sees_exit = self._sees_exit()
         # What the zygote's imports left in /tmp: root may empty its own folders there, but only the
         # agent, who owns /tmp, may remove them.
         for entry in os.scandir("/tmp"):
@@ -144,6 +157,20 @@ class Container(Isolation):
                 files.wipe(entry.path)
                 with self.as_agent():
                     os.rmdir(entry.path)
+
+    def _sees_exit(self) -> bool:
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                os.setresgid(*3 * [self.config["uid"]])
+                os.setresuid(*3 * [self.config["uid"]])
+                linux.prctl(linux.PR_SET_DUMPABLE, 1)
+                os._exit(7)
+            os._exit(1)
+        with self.as_agent():
+            truthful = proc.shows_exit(pid, 7 << 8)
+        os.waitpid(pid, 0)
+        return truthful
 
     def wipe(self, session: Session) -> None:
         """Leave nothing of the last episode."""
@@ -175,13 +202,18 @@ class Container(Isolation):
             os.setresuid(0, 0, 0)
 
     def finish(self, cage: Cage, pid: int) -> None:
-        """Return when the last process is gone."""
+        """Return when none of the cell runs any more."""
+        # First the signal, which no process escapes by forking meanwhile, then the look: so what it
+        # does not see cannot have been born behind its back.
+        self.kill(cage, pid)
         deadline = time.monotonic() + 30
-        while any(p.uid == self.config["uid"] for p in proc.processes(pidns=False)):
-            self.kill(cage, pid)
+        while self.members(cage, pid, proc.processes(pidns=False, skip=self.trusted)):
             if time.monotonic() > deadline:
                 raise RuntimeError("processes of the agent survive SIGKILL")
-            time.sleep(0.001)
+            time.sleep(0.0002)
+
+    def reap(self) -> None:
+        """Orphans of cells come to us, the container's first process."""
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

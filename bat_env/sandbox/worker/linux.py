@@ -12,13 +12,13 @@ NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
+PR_SET_PDEATHSIG, PR_GET_DUMPABLE, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 3, 4, 22
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 _RESOLVE = 0x01 | 0x02 | 0x04 | 0x08  # no other mount, no magic link, no link, beneath
 
 _NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "mount_setattr": 442},
-    "aarch64": {"pivot_root": 41, "capset": 91, "mount_setattr": 442},
+    "x86_64": {"getpid": 39, "pivot_root": 155, "capset": 126, "mount_setattr": 442},
+    "aarch64": {"getpid": 172, "pivot_root": 41, "capset": 91, "mount_setattr": 442},
 }
 MACHINE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -151,9 +151,15 @@ def pivot_to(new_root: str) -> None:
 
 def drop_capabilities() -> None:
     """Empty the effective, permitted and inheritable sets."""
-    header = ctypes.create_string_buffer(struct.pack("=Ii", 0x20080522, 0), 8)
-    data = ctypes.create_string_buffer(bytes(24), 24)
-    _check(_libc.syscall(ctypes.c_long(_number("capset")), header, data), "capset")
+    header = struct.pack("=Ii", 0x20080522, 0)
+    _check(_libc.syscall(ctypes.c_long(_number("capset")), header, bytes(24)), "capset")
+
+
+def rehearse() -> None:
+    """Make harmless calls of the kinds that a cell begins with."""
+    prctl(PR_GET_DUMPABLE)
+    if MACHINE in _NUMBERS:
+        _libc.syscall(ctypes.c_long(_number("getpid")), b"", b"")
 
 
 def collapse(start: int, size: int) -> bool:

@@ -16,6 +16,7 @@ import shutil
 import signal
 import socket
 import struct
+import time
 from typing import Any, NoReturn
 
 from . import linux, proc
@@ -139,6 +140,22 @@ class Namespaces(Isolation):
         linux.mount("proc", f"{root}/proc", "proc", _NO_DANGER)
         # For the zygote's imports alone: every session mounts its own over it.
         linux.mount("bat", f"{root}/tmp", "tmpfs", _NO_DANGER, "mode=755,size=16m")
+        self.sees_exit = self._sees_exit()
+
+    def _sees_exit(self) -> bool:
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                if self.two_ids:
+                    os.setresgid(_AGENT, _AGENT, _AGENT)
+                    os.setresuid(_AGENT, _AGENT, _AGENT)
+                linux.prctl(linux.PR_SET_DUMPABLE, 1)
+                linux.unshare(linux.NEWUSER)
+                os._exit(7)
+            os._exit(1)
+        truthful = proc.shows_exit(pid, 7 << 8)
+        os.waitpid(pid, 0)
+        return truthful
 
     def _show(self, source: str, target: str) -> None:
         place = self.root + target
@@ -263,9 +280,10 @@ class Namespaces(Isolation):
             _init(theirs)
         linux.setns(self.own_pidns, linux.NEWPID)
         theirs.close()
-        with ours:
-            _, fds, _, _ = socket.recv_fds(ours, 1, 1)
-        return Cage(pid, (fds[0], os.fstat(fds[0]).st_ino))
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+        self.trusted.add(pid)
+        _ask_to_kill(ours)  # nobody in there yet: a rehearsal, as for a cell
+        return Cage(pid, (fds[0], os.fstat(fds[0]).st_ino), ours)
 
     def job(self, session: Session) -> dict[str, Any]:
         """Where and as whom a cell runs."""
@@ -277,11 +295,33 @@ class Namespaces(Isolation):
         os.kill(cage.pid, signal.SIGKILL)
 
     def finish(self, cage: Cage, pid: int) -> None:
-        """Return when the last process is gone."""
-        # Killing a namespace's first process ends all others before it can be reaped.
-        os.kill(cage.pid, signal.SIGKILL)
-        os.waitpid(cage.pid, 0)
+        """Return when none of the cell runs any more."""
+        if cage.init is not None and _ask_to_kill(cage.init):
+            deadline = time.monotonic() + 30
+            while self.members(cage, pid, proc.processes(pidns=True, skip=self.trusted)):
+                if time.monotonic() > deadline:
+                    raise RuntimeError("processes of the agent survive SIGKILL")
+                time.sleep(0.0002)
+            self.ending.append(cage)
+        else:
+            # Killing a namespace's first process ends all others before it can be reaped.
+            os.kill(cage.pid, signal.SIGKILL)
+            os.waitpid(cage.pid, 0)
+            self._forget(cage)
+
+    def reap(self) -> None:
+        """Collect the first processes of ended namespaces."""
+        for cage in list(self.ending):
+            os.kill(cage.pid, signal.SIGKILL)
+            if os.waitpid(cage.pid, os.WNOHANG)[0]:
+                self.ending.remove(cage)
+                self._forget(cage)
+
+    def _forget(self, cage: Cage) -> None:
+        self.trusted.discard(cage.pid)
         os.close(cage.pidns[0])
+        if cage.init is not None:
+            cage.init.close()
 
     def members(self, cage: Cage, pid: int, table: list[proc.Process]) -> list[proc.Process]:
         """The live processes of one cell."""
@@ -299,12 +339,28 @@ def _init(channel: socket.socket) -> NoReturn:
     reach a first process that has no handler for them.
     """
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
-    socket.send_fds(channel, [b"x"], [os.open("/proc/self/ns/pid", os.O_RDONLY)])
-    os.closerange(0, 4096)
+    namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    socket.send_fds(channel, [b"x"], [namespace])
+    mine = channel.detach()
+    os.closerange(0, mine)
+    os.closerange(mine + 1, 4096)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN)
-    while True:
+    while os.read(mine, 1):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)  # atomic: nothing in here escapes it by forking
+        os.write(mine, b"k")
+    while True:  # the supervisor is gone, and this process goes with it
         signal.pause()
+
+
+def _ask_to_kill(init: socket.socket) -> bool:
+    try:
+        init.settimeout(2.0)
+        init.send(b"k")
+        return init.recv(1) == b"k"
+    except OSError:
+        return False
 
 
 def _loopback_up() -> None:

@@ -37,6 +37,7 @@ class Running:
         request: The host's number for the call.
         deadline: Monotonic time at which it is ended.
         limit: The limit that ended it so far, or None.
+        looks: How many more times to look for an early sign of its end.
         before: The cgroup's counters at the start.
     """
 
@@ -61,6 +62,7 @@ class Running:
         self.captures = [Capture(fd, keep) for fd in pipes]
         self.entered = False
         self.killed = False
+        self.looks = 0
         self.before: dict[str, int] = {}
 
     def kill(self, limit: str | None) -> None:
@@ -80,6 +82,11 @@ class Running:
         self.failure += data
         if not data:
             self.entered = True
+
+    @property
+    def silent(self) -> bool:
+        """Whether nobody can print any more: the cell has ended, or is about to."""
+        return all(capture.ended for capture in self.captures)
 
     def check_output(self) -> None:
         """Apply the output ceiling."""

@@ -71,6 +71,13 @@ class Spares:
         if not message.startswith(b"R "):
             raise RuntimeError("the zygote did not start")
         self.report = json.loads(message[2:])
+        isolation.trusted.add(self.process.pid)
+
+    def take(self) -> Spare:
+        """The spare that waits longest; from now on a cell."""
+        spare = self.ready.pop(0)
+        self.isolation.trusted.discard(spare.pid)
+        return spare
 
     def _spawn(
         self, config: dict[str, Any], boot: str, sources: bytes, theirs: socket.socket
@@ -108,9 +115,14 @@ class Spares:
         process.stdin.close()
         return process
 
+    @property
+    def missing(self) -> int:
+        """Spares that nobody has asked for yet."""
+        return max(0, self.target - len(self.ready) - len(self._coming))
+
     def refill(self) -> None:
         """Ask for as many spares as are missing."""
-        while len(self.ready) + len(self._coming) < self.target:
+        while self.missing:
             ours, theirs = socket.socketpair()
             cage = self.isolation.new_cage()
             self._serial += 1
@@ -139,6 +151,7 @@ class Spares:
                 spare.pid = int(words[2])
                 self.fork_us = int(words[3])
                 self.ready.append(spare)
+                self.isolation.trusted.add(spare.pid)
             elif words[0] == "X":
                 pid, status, cpu = map(int, words[1:])
                 dead = [s for s in self.ready if s.pid == pid]
@@ -146,6 +159,7 @@ class Spares:
                 if not dead:
                     self.ended.append((pid, status, cpu))
                 for spare in dead:
+                    self.isolation.trusted.discard(spare.pid)
                     spare.retire()
                     self.isolation.finish(spare.cage, spare.pid)
 

@@ -23,6 +23,10 @@ from .spares import Spares, assign
 _KINDS: dict[str, type[Isolation]] = {"container": Container, "plain": Plain}
 _WATCH_S = 0.1
 _FIRST_WATCH_S = 0.02
+_REFILL_S = 0.003
+"""While another spare waits, the fork of the next does too: first the host gets its answer."""
+_LOOKS = 40
+_LOOK_S = 50e-6
 
 
 class _Sandbox:
@@ -54,6 +58,7 @@ class Supervisor:
         self.framer = wire.Framer()
         self.selector = selectors.DefaultSelector()
         self.next_watch = 0.0
+        self.refill_at = 0.0
 
     @staticmethod
     def _isolation(config: dict[str, Any]) -> Isolation:
@@ -89,7 +94,10 @@ class Supervisor:
 
     def _patience(self) -> float | None:
         if not self.cells:
-            return None
+            chores = self.spares.missing or self.isolation.ending
+            return max(0.0, self.refill_at - time.monotonic()) if chores else None
+        if any(cell.looks for cell in self.cells.values()):
+            return 0.0
         nearest = min(min(c.deadline for c in self.cells.values()), self.next_watch)
         return max(0.0, nearest - time.monotonic())
 
@@ -98,7 +106,7 @@ class Supervisor:
 
     def _on_host(self) -> None:
         try:
-            data = os.read(self.source, 1 << 20)
+            data = os.read(self.source, 1 << 16)
         except BlockingIOError:
             return
         if not data:
@@ -239,8 +247,12 @@ class Supervisor:
 
     def _do_run(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         box = self._idle(header)
-        self.queue.append((box, header, blobs))
+        item = (box, header, blobs)
+        self.queue.append(item)
         self._start_queued()
+        if item in self.queue:
+            self._reply(request, {"more": True, "event": "queued"})
+            header["queued"] = True
 
     def _start_queued(self) -> None:
         while self.queue and self.spares.ready and len(self.cells) < self.parallel:
@@ -263,7 +275,7 @@ class Supervisor:
             "lock": self.isolation.lock,
             "rlimits": self._rlimits(session),
         }
-        spare = self.spares.ready.pop(0)
+        spare = self.spares.take()
         (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
         for fd in (out_read, err_read):
             os.set_blocking(fd, False)
@@ -286,8 +298,9 @@ class Supervisor:
             self.selector.register(
                 capture.fd, selectors.EVENT_READ, partial(self._on_output, cell, capture)
             )
-        self._reply(cell.request, {"more": True, "event": "started"})
-        self.spares.refill()
+        if header.get("queued"):
+            self._reply(cell.request, {"more": True, "event": "started"})
+        self.refill_at = soon if self.spares.ready else 0.0
 
     def _rlimits(self, session: Session) -> dict[str, int]:
         limits = session.limits
@@ -315,6 +328,8 @@ class Supervisor:
     def _on_output(self, cell: Running, capture: Any) -> None:
         if not capture.pump():
             self._unregister(capture.fd)
+            if cell.silent and self.isolation.sees_exit:
+                cell.looks = _LOOKS
         cell.check_output()
 
     def _unregister(self, fileobj: Any) -> None:
@@ -327,6 +342,7 @@ class Supervisor:
         for pid, status, cpu in ended:
             if pid in self.cells:
                 self._finish_safely(self.cells.pop(pid), status, cpu)
+        self._look()
         now = time.monotonic()
         for cell in self.cells.values():
             if now >= cell.deadline:
@@ -338,7 +354,24 @@ class Supervisor:
                 cell.check_usage(table, self.spares.report)
             self.next_watch = time.monotonic() + _WATCH_S
         self._start_queued()
-        self.spares.refill()
+        if now >= self.refill_at:
+            self.spares.refill()
+            self.isolation.reap()
+
+    def _look(self) -> None:
+        """Find cells that ended before their parent hears of it: the host need not wait for that.
+
+        A cell that falls silent is about to exit. If it only closed its streams, the look ends in
+        vain and the parent's word counts, as it does for all other ends.
+        """
+        for pid, cell in [item for item in self.cells.items() if item[1].looks]:
+            cell.looks -= 1
+            with self.isolation.as_agent():
+                ended = proc.exit_of(pid)
+            if ended is not None:
+                self._finish_safely(self.cells.pop(pid), *ended)
+            elif cell.looks:
+                time.sleep(_LOOK_S)
 
     def _finish_safely(self, cell: Running, status: int, cpu: int) -> None:
         """One session's trouble is not another's."""
@@ -348,6 +381,7 @@ class Supervisor:
             message = f"could not look at what the cell did: {type(error).__name__}: {error}"
             self._reply(cell.request, {"error": "sandbox", "message": message})
             cell.close()
+        self.refill_at = time.monotonic() + _REFILL_S if self.spares.ready else 0.0
 
     def _finish(self, cell: Running, status: int, cpu: int) -> None:
         for fileobj in (cell.spare.control, *(c.fd for c in cell.captures)):

@@ -8,6 +8,7 @@ time in us>``.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -59,12 +60,31 @@ def _preload(names: list[str], skip: list[str]) -> tuple[list[str], dict[str, st
             missing[name] = f"{type(error).__name__}: {error}"
     for name in blocked:
         del sys.modules[name]
-    for info in weakref.finalize._registry.values():  # type: ignore[attr-defined]
-        info.atexit = False  # the zygote's finalizers are not the cell's business (60 ms of them)
+    # The zygote's finalizers are not the cell's business (60 ms of them).
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+    _forget_exits()
     gc.collect()
     gc.freeze()
     _collapse()
     return loaded, missing
+
+
+def _forget_exits() -> None:
+    """Drop the exit functions of our imports, but for those that end what a cell may have begun."""
+    atexit._clear()
+    logging, finalize = sys.modules.get("logging"), weakref.finalize
+    if logging is not None:
+        logging._handlerList.clear()  # ours hold nothing back; the cell's own are closed
+        atexit.register(logging.shutdown)
+    if finalize._registered_with_atexit:  # type: ignore[attr-defined]
+        atexit.register(finalize._exitfunc)  # type: ignore[attr-defined]
+    loaders, processes = (
+        sys.modules.get(name) for name in ("torch.utils.data._utils", "multiprocessing.util")
+    )
+    if loaders is not None:
+        atexit.register(loaders._set_python_exit_flag)
+    if processes is not None:
+        atexit.register(processes._exit_function)
 
 
 def _collapse() -> None:
@@ -197,9 +217,10 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 def spare(control: socket.socket, program: bytes) -> NoReturn:
     """Wait for an assignment, become the cell."""
+    os.setsid()
+    cell.rehearse()
     job, fds = _receive(control)
     try:
-        os.setsid()
         os.dup2(fds[0], 1)
         os.dup2(fds[1], 2)
         cell.enter(job, fds[2:])
