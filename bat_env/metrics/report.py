@@ -7,6 +7,7 @@ rescaled so that the best report that is the same for every case scores 0.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -67,7 +68,8 @@ def read_report(data: bytes) -> str:
     if len(data) > MAX_BYTES:
         raise UnreadableError(f"holds {len(data)} bytes, expected at most {MAX_BYTES}")
     try:
-        text = data.decode("utf-8-sig")
+        # By hand: the codec that skips the mark would be imported where no import is possible.
+        text = data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UnreadableError(f"is not UTF-8: {error.reason}") from error
     if re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", text):
