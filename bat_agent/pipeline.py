@@ -24,6 +24,7 @@ from bat_agent.loop_state import LoopState
 from bat_agent.policy.checkpoint import SEAL
 from bat_agent.progress import Advance, JobCount, Phase, RunProgress
 from bat_agent.report.collect import RESULTS_SCHEMA
+from bat_agent.usage import Usage
 from bat_env.errors import ConfigError
 
 LABELS: Final[Mapping[str, str]] = {
@@ -79,13 +80,14 @@ class Pipeline:
         """
         with (
             locked(self.run_dir / "run.lock"),
+            Usage(self.run_dir) as usage,
             RunProgress(self._phases(), quiet=self.quiet) as progress,
         ):
             self._bank(progress)
             sft = self._sft(progress)
             state = self._rounds(progress, sft)
             evaluations = self._finals(progress, sft, state)
-            self._results(progress, evaluations, state)
+            self._results(progress, evaluations, state, usage)
             with progress.phase("report"):
                 from bat_agent.report import write_report
 
@@ -285,6 +287,7 @@ class Pipeline:
         progress: RunProgress,
         evaluations: Mapping[tuple[str, str], Evaluation],
         state: LoopState,
+        usage: Usage,
     ) -> None:
         index = representative(evaluations["sft", "sampled"], evaluations["bat", "sampled"])
         trajectories = []
@@ -315,6 +318,8 @@ class Pipeline:
                     "worst case."
                 ),
                 "provenance": self._provenance(evaluations, state),
+                # Containers are the daemon's processes, not ours.
+                "usage": {**usage.cost().to_json(), "containers": self.config.backend == "docker"},
             },
         )
 

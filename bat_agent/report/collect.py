@@ -50,6 +50,7 @@ class RunData:
     choice: str
     rounds: tuple[Mapping[str, Any], ...]
     provenance: tuple[tuple[str, str], ...]
+    usage: Mapping[str, float] | None = None
 
 
 def collect(run: Path) -> RunData:
@@ -117,7 +118,16 @@ def _collect(run: Path, results: Mapping[str, Any]) -> RunData:
             (visible(k, 80), visible(v if isinstance(v, str) else json.dumps(v), 2000))
             for k, v in results["provenance"].items()
         ),
+        usage=_usage(results.get("usage")),
     )
+
+
+def _usage(value: Mapping[str, Any] | None) -> Mapping[str, float] | None:
+    """What the run cost; runs of an earlier version do not say."""
+    if value is None:
+        return None
+    names = ("wall_s", "cpu_s", "peak_memory_mb", "disk_mb", "starts", "containers")
+    return {name: float(value[name]) for name in names}
 
 
 def _rounds(run: Path) -> list[dict[str, Any]]:

@@ -62,6 +62,9 @@ def scores(run: Path) -> dict[str, Any]:
                     [(c["index"], c["overall"], c["stages"], c["turns"]) for c in value["cells"]],
                 ]
     plans = [p.read_text() for p in sorted((run / "rounds").glob("*/plan.json"))]
+    usage = results["usage"]
+    assert usage["wall_s"] > 1 and usage["cpu_s"] > 1 and usage["disk_mb"] > 0.1
+    assert 200 < usage["peak_memory_mb"] < 4096 and usage["starts"] >= 1
     return {"cells": cells, "differences": results["differences"], "plans": plans}
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import demo
 import episodes
 import imports
 import isolation
@@ -33,6 +34,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "local": isolation.local_rows,
     "episodes": episodes.episode_rows,
     "training": episodes.training_rows,
+    "demo": demo.rows,
 }
 
 

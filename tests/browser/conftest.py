@@ -161,6 +161,14 @@ def finished_run(tmp_path: Path) -> Path:
             "differences": difference,
             "trajectories": trajectories,
             "choice": "The instance whose gain is nearest to the median gain.",
+            "usage": {
+                "wall_s": 930.0,
+                "cpu_s": 1290.0,
+                "peak_memory_mb": 2048.0,
+                "disk_mb": 180.2,
+                "starts": 1,
+                "containers": False,
+            },
             "provenance": {"seed": 0, "command": "bat-agent demo --out runs/demo", "x": HOSTILE},
         },
     )

@@ -46,6 +46,17 @@ def test_page_is_deterministic(finished_run: Path, tmp_path: Path) -> None:
     assert write_report(finished_run, tmp_path / "again.html").read_bytes() == first
 
 
+def test_the_facts_say_what_the_run_cost(finished_run: Path) -> None:
+    text = write_report(finished_run).read_text(encoding="utf-8")
+    fact = re.search(r'id="cost"><b>(.*?)</b><span>(.*?)</span>', text)
+    assert fact is not None and fact[1] == "16 min"
+    assert fact[2] == "22 CPU minutes, 2.00 GiB of memory at the peak, 180 MiB on disk"
+    results = read_json(finished_run / "results.json", schema_version=1)
+    del results["usage"]  # a run of an earlier version
+    write_json(finished_run / "results.json", results)
+    assert 'id="cost"' not in write_report(finished_run).read_text(encoding="utf-8")
+
+
 def test_unfinished_and_damaged_runs_are_named(finished_run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no run"):
         write_report(tmp_path / "nowhere")
