@@ -12,7 +12,7 @@ import yaml
 from vocabulary import CHECKS
 
 FOLDER = Path(__file__).parent / "attacks"
-_KEYS = {"id", "holds", "python", "bash", "cells", "files", "timeout_s", "checks"}
+_KEYS = {"id", "holds", "python", "bash", "cells", "files", "timeout_s", "checks", "heavy"}
 _CONTROL_KEYS = _KEYS | {"fires", "leak"}
 
 
@@ -28,6 +28,7 @@ class Attack:
         checks: Check name -> argument.
         files: Files of the reset before it.
         timeout_s: Wall time of each cell.
+        heavy: Too slow or too large for a sample; only in the whole run.
         fires: For a control: the check that must object.
         leak: For a control: what the host itself gives away.
     """
@@ -39,6 +40,7 @@ class Attack:
     checks: Mapping[str, Any]
     files: Mapping[str, bytes] = field(default_factory=dict)
     timeout_s: float = 10.0
+    heavy: bool = False
     fires: str = ""
     leak: str = ""
 
@@ -63,6 +65,7 @@ def _attack(
         checks=checks,
         files=files,
         timeout_s=float(row.get("timeout_s", 10)),
+        heavy=bool(row.get("heavy", False)),
         fires=row.get("fires", ""),
         leak=row.get("leak", ""),
     )
@@ -87,7 +90,8 @@ def sample(count: int, seed: int) -> frozenset[str]:
     """Ids of ``count`` attacks, every class in proportion (at least one each)."""
     groups: dict[str, list[str]] = {}
     for attack in ATTACKS:
-        groups.setdefault(attack.group, []).append(attack.id)
+        if not attack.heavy:
+            groups.setdefault(attack.group, []).append(attack.id)
     draw = random.Random(seed)
     chosen: set[str] = set()
     for ids in groups.values():
