@@ -330,7 +330,7 @@ class Played:
 
 
 class Player:
-    """Plays scripts of one task; keeps an environment for each size and tier.
+    """Plays scripts of one task; one environment is open at a time.
 
     Args:
         task: The task.
@@ -340,21 +340,12 @@ class Player:
     def __init__(self, task: Task, sandbox: str = "auto") -> None:
         self.task = task
         self._sandbox = sandbox
-        self._envs: dict[tuple[str, str], AutoMedEnv] = {}
+        self._env: tuple[tuple[str, str], AutoMedEnv] | None = None
         self._careful: dict[tuple[str, str], Played] = {}
 
     def play(self, choices: Mapping[str, str], size: str = "mini", tier: str = "lite") -> Played:
         """Play a whole episode."""
-        key = (size, tier)
-        if key not in self._envs:
-            self._envs[key] = AutoMedEnv(
-                track=self.task.spec.track,
-                task=self.task.id,
-                size=size,
-                tier=tier,
-                sandbox=self._sandbox,
-            )
-        env = self._envs[key]
+        env = self._opened(size, tier)
         env.reset(seed=1, options={"index": INDEX})
         began = time.process_time()
         cells = self.task.script(choices, tier=tier)
@@ -378,6 +369,20 @@ class Player:
             cpu_s=time.process_time() - began,
         )
 
+    def _opened(self, size: str, tier: str) -> AutoMedEnv:
+        """The environment of this size and tier; another one gives its sandbox back first."""
+        if self._env is None or self._env[0] != (size, tier):
+            self.close()
+            made = AutoMedEnv(
+                track=self.task.spec.track,
+                task=self.task.id,
+                size=size,
+                tier=tier,
+                sandbox=self._sandbox,
+            )
+            self._env = ((size, tier), made)
+        return self._env[1]
+
     def careful(self, size: str = "mini", tier: str = "lite") -> Played:
         """The oracle's episode, played once."""
         key = (size, tier)
@@ -386,9 +391,10 @@ class Player:
         return self._careful[key]
 
     def close(self) -> None:
-        """Close the environments."""
-        for env in self._envs.values():
-            env.close()
+        """Close the environment, if one is open."""
+        if self._env is not None:
+            self._env[1].close()
+        self._env = None
 
 
 def oracle_scores(player: Player, size: str = "mini") -> None:

@@ -30,7 +30,7 @@ def _nifti(values: Any) -> bytes:
 
 
 def _volume(kind: type) -> bytes:
-    values = np.zeros((16, 16, 16), kind)
+    values: Any = np.zeros((16, 16, 16), kind)
     values[4:9, 4:9, 4:9] = 1
     return _nifti(values)
 
@@ -97,7 +97,7 @@ def warm() -> None:
     samples = _samples()
     for name in metric_names():
         path, kind, params, truth, source, output = samples[name]
-        spec = TaskSpec.model_construct(
+        spec = cast(Any, TaskSpec).model_construct(
             id="warm/up",
             input_file="i.nii.gz",
             output=OutputSpec(path=path, format=kind, dtype=("uint8", "float32"), labels=_NAMES),

@@ -56,7 +56,9 @@ def play(
 ) -> Played:
     key = (task.id, size, tier, "" if bank is None else "bank")
     if key not in envs:
-        envs[key] = AutoMedEnv(task=task.id, size=size, tier=tier, sandbox="local", bank=bank)
+        envs[key] = AutoMedEnv(
+            track=task.spec.track, task=task.id, size=size, tier=tier, sandbox="local", bank=bank
+        )
     env = envs[key]
     options: dict[str, Any] = {"index": index} if state is None else {"state_id": state.state_id}
     env.reset(seed=1, options=options)
@@ -162,7 +164,7 @@ def states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Bank, dic
 def _state(
     bank: Bank, task: Task, stage: Stage, outcome: str, choices: Mapping[str, str]
 ) -> StageState:
-    env = AutoMedEnv(task=task.id, sandbox="local", size="mini")
+    env = AutoMedEnv(track=task.spec.track, task=task.id, sandbox="local", size="mini")
     try:
         env.reset(seed=0, options={"index": INDEX})
         for cell in task.script(choices):
@@ -243,7 +245,7 @@ def test_checks_expose_their_mistakes(task_id: str) -> None:
     task = load_task(task_id)
     checked = [m for m in task.mistakes if m.check]
     assert {m.id for m in checked if m.costs.get("task")}, "some must serve pipelines"
-    env = AutoMedEnv(task=task.id, size="mini", sandbox="local")
+    env = AutoMedEnv(track=task.spec.track, task=task.id, size="mini", sandbox="local")
     try:
         clean: dict[str, str] = {}
         for start in range(0, len(checked), 8):
