@@ -72,12 +72,7 @@ def sandbox_check(
 
     report = check_sandbox(resolve_backend(backend or "auto"))
     if as_json:
-        rows = [{"name": r.name, "holds": r.holds, "detail": r.detail} for r in report.rows]
-        print(
-            json.dumps(
-                {"schema_version": 1, "backend": report.backend, "ok": report.ok, "rows": rows}
-            )
-        )
+        print(json.dumps(report.as_dict()))
     else:
         print(report)
     if not report.ok:
