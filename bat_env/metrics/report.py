@@ -162,7 +162,11 @@ def misread(spec: TaskSpec, cases: Sequence[Case]) -> dict[str, str]:
 
 
 def _properties(spec: TaskSpec, text: str, said: Mapping[Key, float]) -> dict[str, Any]:
-    values = {"finding_count": len(said), "words": len(words_of(text))}
+    values = {
+        "finding_count": len(said),
+        "words": len(words_of(text)),
+        "characters": len(text.strip()),
+    }
     labels = [f"{side} {name}".strip() for name, side in sorted(said)]
     facts = {"shape": [len(text)], "dtype": "text", "labels": labels, "values": values}
     return with_quantity(spec, {"readable": True, "affine_ok": True, **facts})

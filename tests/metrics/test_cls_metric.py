@@ -186,6 +186,9 @@ def test_inspection_and_agreement(spec: TaskSpec) -> None:
     facts = METRIC.inspect(spec, Case("c0", output=other))
     assert facts["valid"] and facts["readable"] and facts["quantity"] == 2
     assert facts["values"]["naevus_count"] == 1
+    shares = b"case,label,p_naevus,p_melanoma,p_keratosis\nc0,naevus,.7,.2,.1\nc1,naevus,.5,.4,.1\n"
+    sure = METRIC.inspect(spec, Case("c0", output=shares))["values"]
+    assert sure["top_probability"] == pytest.approx(0.6)
     absent = METRIC.inspect(spec, Case("c9", output=one))
     assert absent["readable"] and not absent["valid"]
     assert not METRIC.inspect(spec, Case("c0", output=None))["readable"]

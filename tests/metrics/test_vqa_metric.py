@@ -96,6 +96,9 @@ def test_vqa_inspection_and_agreement(spec: TaskSpec) -> None:
     facts = METRIC.inspect(spec, Case("q1", output=b))
     assert facts["valid"] and facts["quantity"] == 2 and facts["labels"] == ["A", "C"]
     assert not METRIC.inspect(spec, Case("q5", output=b))["valid"]
+    for share, want in ((b".25", 0.25), (b"1.5", None), (b"nan", None), (b"", None)):
+        table = b"case,answer,confidence\nq0,A," + share + b"\n"
+        assert METRIC.inspect(spec, Case("q0", output=table))["values"].get("confidence") == want
     assert METRIC.agreement(spec, "q0", a, b) == 1.0
     assert METRIC.agreement(spec, "q1", a, b) == 0.0
 
