@@ -88,7 +88,7 @@ def _renew_fiction(path: Path, task_id: str) -> None:
     rows = yaml.safe_load(text)["fiction"]["train"][0]
     device = next((key for key in rows if key not in ("institution", "prefix", "study")), "scanner")
     block = fiction_yaml(make_fiction(task_id, taken, device))
-    text = re.sub(r"(?ms)^fiction:\n(?:[ \t].*\n|\n)*", lambda _: block, text)
+    text = re.sub(r"(?m)^fiction:\n(?:[ \t].*\n|\n)*", lambda _: block, text)
     text = re.sub(r"(?m)^lite: true\n", "", text)
     path.write_text(text, "utf-8")
 

@@ -1,0 +1,215 @@
+"""Seeded photograph-like pictures of skin: six kinds of lesion, and skin without any.
+
+Colours and structures are painted by exact arithmetic only (no transcendental functions, no
+BLAS), so that the same seed gives the same bytes on every machine. Sizes are fractions of the
+picture's side: what a network needs is the same structure at its own input size.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from bat_env.tasks.instance import Generated
+from bat_env.tasks.png import encode_png
+
+ALPHABET = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
+TYPICAL_TOP_PROBABILITY = 0.9
+
+Rng = np.random.Generator
+
+
+@functools.cache
+def _config() -> dict[str, Any]:
+    return yaml.safe_load(Path(__file__).with_name("task.yaml").read_text(encoding="utf-8"))
+
+
+def _between(rng: Rng, low: float, high: float) -> float:
+    return float(low + (high - low) * rng.random())
+
+
+def _field(rng: Rng, shape: tuple[int, int], cells: int) -> np.ndarray:
+    """Smooth noise in [0, 1]: a coarse random grid, linearly interpolated."""
+    grid = rng.random((cells + 1, cells + 1))
+    rows = np.arange(shape[0]) * (cells / shape[0])
+    cols = np.arange(shape[1]) * (cells / shape[1])
+    i, j = rows.astype(int), cols.astype(int)
+    u, v = (rows - i)[:, None], (cols - j)[None, :]
+    top = grid[i][:, j] * (1 - v) + grid[i][:, j + 1] * v
+    low = grid[i + 1][:, j] * (1 - v) + grid[i + 1][:, j + 1] * v
+    return top * (1 - u) + low * u
+
+
+class Canvas:
+    """A picture in [0, 255], painted with soft masks; x and y run from -1 to 1."""
+
+    def __init__(self, rng: Rng, height: int, width: int) -> None:
+        self.rng = rng
+        self.shape = (height, width)
+        self.y = ((np.arange(height) + 0.5) * (2 / height) - 1)[:, None]
+        self.x = ((np.arange(width) + 0.5) * (2 / width) - 1)[None, :]
+        tone = rng.random()
+        skin = [226 - 62 * tone, 184 - 70 * tone, 162 - 74 * tone]
+        self.rgb = np.zeros((height, width, 3)) + [v + _between(rng, -8, 8) for v in skin]
+        self.rgb += ((_field(rng, self.shape, 4) - 0.5) * 18)[..., None]
+
+    def blob(self, centre: Any, radii: Any, soft: float, rough: float = 0.0) -> np.ndarray:
+        """Soft mask of an ellipse; ``rough`` bends its border."""
+        dx, dy = (self.x - centre[0]) / radii[0], (self.y - centre[1]) / radii[1]
+        distance = np.sqrt(dx * dx + dy * dy)
+        if rough:
+            distance = distance + (_field(self.rng, self.shape, 6) - 0.5) * rough
+        return np.clip((1 - distance) / soft + 0.5, 0, 1)
+
+    def paint(self, mask: np.ndarray, colour: Any, strength: float = 1.0) -> None:
+        """Blend a colour in."""
+        share = (mask * strength)[..., None]
+        self.rgb = self.rgb * (1 - share) + np.asarray(colour, float) * share
+
+    def spots(self, count: int, within: Any, radius: Any, colour: Any, strength: float) -> None:
+        """Small blobs at random places of an ellipse."""
+        (a, b), (p, q) = within
+        for _ in range(count):
+            u, v = _between(self.rng, -0.7, 0.7), _between(self.rng, -0.7, 0.7)
+            r = _between(self.rng, *radius)
+            self.paint(self.blob((a + u * p, b + v * q), (r, r), 0.5), colour, strength)
+
+
+def _shade(rng: Rng, colour: Any, spread: float) -> list[float]:
+    shift = _between(rng, -spread, spread)
+    return [v + shift + _between(rng, -6, 6) for v in colour]
+
+
+def _place(rng: Rng, low: float, high: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    r = _between(rng, low, high)
+    centre = (_between(rng, -0.2, 0.2), _between(rng, -0.2, 0.2))
+    return centre, (r * _between(rng, 0.9, 1.1), r * _between(rng, 0.9, 1.1))
+
+
+def _nevus(canvas: Canvas, rng: Rng) -> None:
+    centre, radii = _place(rng, 0.3, 0.5)
+    canvas.paint(canvas.blob(centre, radii, 0.25), _shade(rng, (128, 84, 58), 16), 0.9)
+
+
+def _melanoma(canvas: Canvas, rng: Rng) -> None:
+    centre, radii = _place(rng, 0.45, 0.65)
+    canvas.paint(canvas.blob(centre, radii, 0.15, 0.9), _shade(rng, (92, 58, 46), 12), 0.95)
+    canvas.spots(3, (centre, radii), (0.14, 0.24), _shade(rng, (34, 26, 32), 8), 0.9)
+    canvas.spots(2, (centre, radii), (0.12, 0.2), _shade(rng, (96, 106, 132), 10), 0.8)
+
+
+def _carcinoma(canvas: Canvas, rng: Rng) -> None:
+    centre, radii = _place(rng, 0.4, 0.58)
+    canvas.paint(canvas.blob(centre, radii, 0.35, 0.3), _shade(rng, (222, 164, 168), 8), 0.8)
+    canvas.spots(6, (centre, radii), (0.05, 0.09), _shade(rng, (88, 98, 150), 10), 0.85)
+    canvas.spots(1, (centre, (radii[0] * 0.3, radii[1] * 0.3)), (0.12, 0.18), (168, 44, 40), 0.8)
+
+
+def _keratosis(canvas: Canvas, rng: Rng) -> None:
+    centre, radii = _place(rng, 0.4, 0.6)
+    canvas.paint(canvas.blob(centre, radii, 0.08, 0.25), _shade(rng, (168, 132, 86), 12), 0.9)
+    canvas.spots(9, (centre, radii), (0.05, 0.09), _shade(rng, (240, 226, 180), 8), 0.85)
+    canvas.spots(6, (centre, radii), (0.04, 0.07), _shade(rng, (84, 62, 40), 8), 0.85)
+
+
+def _dermatofibroma(canvas: Canvas, rng: Rng) -> None:
+    centre, radii = _place(rng, 0.35, 0.55)
+    canvas.paint(canvas.blob(centre, radii, 0.5), _shade(rng, (158, 110, 92), 12), 0.85)
+    core = (radii[0] * 0.45, radii[1] * 0.45)
+    canvas.paint(canvas.blob(centre, core, 0.5), _shade(rng, (238, 222, 212), 8), 0.9)
+
+
+def _vascular(canvas: Canvas, rng: Rng) -> None:
+    centre, radii = _place(rng, 0.3, 0.5)
+    canvas.spots(9, (centre, radii), (0.12, 0.2), _shade(rng, (168, 36, 54), 14), 0.75)
+
+
+def _normal(canvas: Canvas, rng: Rng) -> None:
+    """Skin alone."""
+
+
+PAINTERS: dict[str, Callable[[Canvas, Rng], None]] = {
+    "melanoma": _melanoma,
+    "nevus": _nevus,
+    "basal_cell_carcinoma": _carcinoma,
+    "keratosis": _keratosis,
+    "dermatofibroma": _dermatofibroma,
+    "vascular_lesion": _vascular,
+    "normal_skin": _normal,
+}
+
+
+def _hairs(canvas: Canvas, rng: Rng) -> None:
+    for _ in range(int(rng.integers(0, 5))):
+        slope, offset = _between(rng, -1.2, 1.2), _between(rng, -1, 1)
+        away = canvas.y - slope * canvas.x - offset
+        canvas.paint(np.clip(1.4 - np.abs(away) * 45, 0, 1), (62, 44, 36), 0.6)
+
+
+def _photo(rng: Rng, size: Mapping[str, Any], label: str) -> np.ndarray:
+    """One picture, (height, width, 3) uint8 in RGB."""
+    low, high = size["side_px"]
+    height, width = (int(n) for n in rng.integers(low, high + 1, 2))
+    canvas = Canvas(rng, height, width)
+    PAINTERS[label](canvas, rng)
+    _hairs(canvas, rng)
+    gain = [_between(rng, 0.93, 1.05) for _ in range(3)]
+    light = 1 + (canvas.x * _between(rng, -0.1, 0.1) + canvas.y * _between(rng, -0.1, 0.1))
+    noise = rng.integers(-7, 8, (height, width, 3)) + rng.integers(-7, 8, (height, width, 3))
+    rgb = canvas.rgb * gain * light[..., None] + noise
+    return np.rint(np.clip(rgb, 0, 255)).astype(np.uint8)
+
+
+def _labels(rng: Rng, size: Mapping[str, Any]) -> list[str]:
+    """Every class at least ``per_class`` times, the rest drawn with nevi more frequent."""
+    names = list(PAINTERS)
+    count = int(rng.integers(size["cases"][0], size["cases"][1] + 1))
+    drawn = names * int(size["per_class"])
+    while len(drawn) < count:
+        drawn.append(names[int(rng.integers(len(names)))] if rng.random() < 0.7 else "nevus")
+    return [drawn[int(n)] for n in rng.permutation(len(drawn))]
+
+
+def _names(rng: Rng, prefix: str, count: int) -> list[str]:
+    names: dict[str, None] = {}
+    while len(names) < count:
+        tail = "".join(ALPHABET[int(n)] for n in rng.integers(0, len(ALPHABET), 4))
+        names[f"{prefix}-{tail}"] = None
+    return list(names)
+
+
+def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
+    """Draw one instance: pictures, one further probe picture, and their classes."""
+    rng = np.random.default_rng(np.random.PCG64(seed))
+    wanted = _config()["sizes"][size]
+    labels = [*_labels(rng, wanted), "melanoma"]
+    names = _names(rng, fiction["prefix"], len(labels))
+    photos = {n: _photo(rng, wanted, label) for n, label in zip(names, labels, strict=True)}
+    truth = {
+        name: json.dumps({"case": name, "label": label}).encode()
+        for name, label in zip(names, labels, strict=True)
+    }
+    cases, probe = tuple(sorted(names[:-1])), names[-1]
+    pixels = sum(photos[case].shape[0] * photos[case].shape[1] for case in cases)
+    totals = [sum(int(photos[case][..., c].sum(dtype=np.int64)) for case in cases) for c in range(3)]
+    return Generated(
+        cases=cases,
+        public={f"{case}/photo.png": encode_png(photos[case]) for case in cases},
+        private={f"{case}/truth.json": truth[case] for case in cases},
+        facts={
+            "case_count": len(cases),
+            "size_px": {case: [photos[case].shape[1], photos[case].shape[0]] for case in cases},
+            "mean_rgb": [round(total / pixels, 4) for total in totals],
+            "inputs": {"mode": "RGB", "channels": 3, "bit_depth": 8},
+            "pilot_truth": dict.fromkeys(cases, TYPICAL_TOP_PROBABILITY),
+        },
+        probe_case=probe,
+        probe_public={"photo.png": encode_png(photos[probe])},
+        probe_private={"truth.json": truth[probe]},
+    )
