@@ -90,17 +90,31 @@ class Canvas:
 
     def __init__(self, grid: Grid) -> None:
         self.x, self.y, self.z = grid.world()
+        # LAPACK may round differently elsewhere: for bounds with a margin only.
+        self._to_voxel = np.linalg.inv(grid.affine)
         self.hu = np.full(grid.shape, -1000.0, np.float32)
         self.labels = np.zeros(grid.shape, np.uint8)
 
     def ellipsoid(self, centre: Any, radii: Any, tilt: float = 0.0) -> np.ndarray:
         """Mask of an ellipsoid; ``tilt`` shears it along z in x (mm per mm)."""
         (a, b, c), (p, q, r) = centre, radii
-        dx, dy, dz = self.x - np.float32(a), self.y - np.float32(b), self.z - np.float32(c)
+        # Only voxels near it are looked at: most shapes fill a small part of the grid.
+        near = self._box(centre, (p + abs(tilt) * r, q, r))
+        x, y, z = self.x[near], self.y[near], self.z[near]
+        dx, dy, dz = x - np.float32(a), y - np.float32(b), z - np.float32(c)
         if tilt:
             dx = dx - np.float32(tilt) * dz
         dx, dy, dz = dx * np.float32(1 / p), dy * np.float32(1 / q), dz * np.float32(1 / r)
-        return dx * dx + dy * dy + dz * dz <= 1.0
+        mask = np.zeros(self.hu.shape, bool)
+        mask[near] = dx * dx + dy * dy + dz * dz <= 1.0
+        return mask
+
+    def _box(self, centre: Any, reach: Any) -> tuple[slice, ...]:
+        """Voxels within ``reach`` (mm along x, y, z) of a point, and two more on each side."""
+        middle = self._to_voxel[:3, :3] @ np.asarray(centre, float) + self._to_voxel[:3, 3]
+        half = np.abs(self._to_voxel[:3, :3]) @ np.asarray(reach, float) + 2.0
+        low, high = np.floor(middle - half).astype(int), np.ceil(middle + half).astype(int) + 1
+        return tuple(slice(max(0, m), max(0, n)) for m, n in zip(low, high, strict=True))
 
     def tube(self, centre: Any, radii: Any) -> np.ndarray:
         """Mask of an elliptic cylinder along z."""
