@@ -7,6 +7,7 @@ process, and afterwards looks at those, at the files, at the processes and at th
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import select
@@ -189,16 +190,19 @@ def _family() -> Iterator[tuple[int, int]]:
                     yield int(name), int(fields[1])
 
 
+@functools.cache
+def daemon() -> Any:
+    """A client of the Docker daemon, for the host's own looks into a container."""
+    import docker
+
+    return docker.from_env()
+
+
 def agents(sandbox: Sandbox) -> list[int]:
     """Live processes of agent code, as the host sees them."""
     if sandbox.backend == "docker":
-        import docker
-
-        client = docker.from_env()
-        try:
-            rows = client.api.top(sandbox.container, ps_args="-eo pid,uid,stat")["Processes"]
-        finally:
-            client.close()
+        listed = daemon().api.top(sandbox.container, ps_args="-eo pid,uid,stat")
+        rows = listed["Processes"]
         return [int(pid) for pid, uid, state, *_ in rows if uid == "1000" and state[0] != "Z"]
     # A cell is in a user namespace inside the worker's: two steps down from ours.
     parents = dict(_family())

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from catalogue import ATTACKS, CONTROLS, Attack, sample
-from scene import Broken, Outcome, Scene, peak_mb, watch_memory
+from scene import Broken, Outcome, Scene, daemon, peak_mb, watch_memory
 from vocabulary import CHECKS, INVARIANTS, exam
 
 from bat_env.errors import SandboxError
@@ -129,13 +129,10 @@ def _leak(attack: Attack, seen: Outcome) -> Callable[[], None]:
     elif attack.leak == "mark":
         seen.plant["data/left"] = seen.mark.encode()
     elif attack.leak == "process" and box.backend == "docker":
-        import docker
-
-        client = docker.from_env()
-        made = client.api.exec_create(box.container, ["sleep", "8"], user="1000")
-        client.api.exec_start(made["Id"], detach=True)
-        client.close()
-        return lambda: time.sleep(4)
+        api = daemon().api
+        made = api.exec_create(box.container, ["sleep", "60"], user="1000")
+        api.exec_start(made["Id"], detach=True)
+        return lambda: box.reset({})
     elif attack.leak == "process":
         process = subprocess.Popen(
             ["unshare", "-Ur", "--fork", "--kill-child", "unshare", "-Ur", "sleep", "60"]

@@ -162,11 +162,13 @@ def manifest_within(seen: Outcome, count: int) -> None:
 
 
 def truthful(seen: Outcome, paths: Any) -> None:
-    """The digests that the host holds are those of what it reads."""
+    """The digests that the host holds, those told with the cell's end too, fit what it reads."""
+    told = {**seen.last.delta.created, **seen.last.delta.changed}
     entries = seen.sandbox.manifest()
     for path in paths if isinstance(paths, list) else [paths]:
         digest = hashlib.sha256(seen.sandbox.read(path, 64 << 20)).hexdigest()
         need(entries[path].sha256 == digest, f"the manifest lies about {path}")
+        need(path not in told or told[path].sha256 == digest, f"the delta lies about {path}")
 
 
 def delta(seen: Outcome, wanted: dict[str, str]) -> None:
