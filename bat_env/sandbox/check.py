@@ -43,6 +43,8 @@ class CheckReport:
     backend: str
     rows: tuple[CheckRow, ...]
     exceptions: tuple[KnownException, ...] = ()
+    enforcement: str = ""
+    """What limits memory and processes of a cell as a whole, where the backend says so."""
 
     @property
     def ok(self) -> bool:
@@ -58,6 +60,7 @@ class CheckReport:
         return {
             "schema_version": 1,
             "backend": self.backend,
+            "enforcement": self.enforcement,
             "ok": self.ok,
             "rows": [asdict(row) for row in self.rows],
             "exceptions": [asdict(row) for row in self.exceptions],
@@ -65,7 +68,8 @@ class CheckReport:
 
     def __str__(self) -> str:
         width = max((len(row.name) for row in self.rows), default=0)
-        lines = [f"sandbox backend {self.backend}"]
+        how = f", cells limited by {self.enforcement}" if self.enforcement else ""
+        lines = [f"sandbox backend {self.backend}{how}"]
         for row in self.rows:
             word = "holds" if row.holds else "FAILS"
             lines.append(f"{word}  {row.name:<{width}}  {row.detail}")
@@ -105,6 +109,8 @@ def check_sandbox(backend: str, **options: Any) -> CheckReport:
             sandbox.reset({"data/in.txt": b"input"})
             holds, detail = check(probe)
             rows.append(CheckRow(name, holds, detail))
+        known = tuple(e for e in known_exceptions(sandbox.backend) if e.stands(sandbox))
+        enforcement = str(getattr(sandbox, "enforcement", ""))
     finally:
         sandbox.close()
-    return CheckReport(sandbox.backend, tuple(rows), known_exceptions(sandbox.backend))
+    return CheckReport(sandbox.backend, tuple(rows), known, enforcement)

@@ -10,6 +10,8 @@ import yaml
 
 from bat_env.errors import ConfigError
 
+from .base import Sandbox
+
 
 @dataclass(frozen=True, slots=True)
 class KnownException:
@@ -20,12 +22,20 @@ class KnownException:
         attack: The attack of ``tests/redteam`` that shows it.
         promise: What does not hold.
         reason: Why, and what it means for the user.
+        when: Empty for always; ``"no cgroup"`` where the kernel limits no group of processes for
+            the backend.
     """
 
     backend: str
     attack: str
     promise: str
     reason: str
+    when: str = ""
+
+    def stands(self, sandbox: Sandbox) -> bool:
+        """Whether it is true of a started sandbox."""
+        limited = str(getattr(sandbox, "enforcement", "")).startswith("cgroup")
+        return not (self.when == "no cgroup" and limited)
 
 
 @cache
@@ -37,7 +47,14 @@ def _all() -> tuple[KnownException, ...]:
             f"Expected schema_version 1 in exceptions.yaml, got {table['schema_version']!r}; "
             "install matching versions of the suite's files."
         )
-    return tuple(KnownException(**row) for row in table["exceptions"] or ())
+    rows = tuple(KnownException(**row) for row in table["exceptions"] or ())
+    for row in rows:
+        if row.when not in ("", "no cgroup"):
+            raise ConfigError(
+                f"Expected when: 'no cgroup' or nothing in exceptions.yaml, got {row.when!r}; "
+                f"correct the entry of {row.attack!r}."
+            )
+    return rows
 
 
 def known_exceptions(backend: str) -> tuple[KnownException, ...]:
