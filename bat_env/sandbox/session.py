@@ -163,7 +163,7 @@ class WorkerSandbox:
         return {path: b"".join(parts[path]) for path in sorted(parts)}
 
     def inputs(self) -> Manifest:
-        """What lies in the read-only places now, as the supervisor reads it; ``data/...`` and so on.
+        """What lies in the read-only places now, as the supervisor reads it: ``data/...``, ...
 
         The host compares it with what it laid there: a difference proves that agent code broke out
         of its rights.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from typing import Any
 
 _ROOT = "/sys/fs/cgroup"
@@ -18,6 +19,7 @@ _FILES = {
     2: {"memory": "memory.max", "pids": "pids.max", "oom": "memory.events"},
 }
 _TRIAL_BYTES = 64 << 20
+_SLOW_S = 0.002
 
 
 def _write(path: str, text: object) -> None:
@@ -63,9 +65,13 @@ def _start_time(pid: int) -> str:
 def find() -> dict[str, Any] | None:
     """A place for the groups of a worker of this process, or None where none may be made.
 
-    Groups that a killed process left in it are removed on the way.
+    Groups that a killed process left in it are removed on the way. Where moving a process takes
+    milliseconds, every cell would: such a place is used only if ``BAT_SANDBOX_CGROUP`` is
+    ``always`` (and none is if it is ``never``).
     """
-    pid = os.getpid()
+    pid, wish = os.getpid(), os.environ.get("BAT_SANDBOX_CGROUP", "")
+    if wish == "never":
+        return None
     try:
         candidates = _candidates()
     except (OSError, ValueError):
@@ -77,19 +83,27 @@ def find() -> dict[str, Any] | None:
         try:
             try:
                 groups.open("trial", _TRIAL_BYTES, 8)
-                child = os.posix_spawn("/bin/sleep", ["sleep", "10"], {})
-                try:
-                    groups.admit("trial", child)
-                finally:
-                    os.kill(child, 9)
-                    os.waitpid(child, 0)
+                slow = max(_trial(groups) for _ in range(5)) > _SLOW_S
             finally:
                 groups.close("trial")
         except OSError:
             continue
         sweep(plan)
-        return plan
+        if wish == "always" or not slow:
+            return plan
     return None
+
+
+def _trial(groups: Groups) -> float:
+    """Seconds that one process takes to move; some kernels wait a grace period each time."""
+    child = os.posix_spawn("/bin/sleep", ["sleep", "10"], {})
+    try:
+        began = time.perf_counter()
+        groups.admit("trial", child)
+        return time.perf_counter() - began
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
 
 
 def sweep(plan: dict[str, Any], *, own: bool = False) -> None:
@@ -118,6 +132,8 @@ class Groups:
         self._folders: dict[str, str] = plan["folders"]
         self._prefix = str(plan["prefix"])
         self._files = _FILES[self.version]
+        self._doors: dict[str, list[int]] = {}
+        self._gauges: dict[str, list[tuple[int, bytes, str]]] = {}
 
     def _group(self, kind: str, sid: str) -> str:
         return f"{self._folders[kind]}/{self._prefix}{sid}"
@@ -128,37 +144,66 @@ class Groups:
         Raises:
             OSError: If the kernel refuses.
         """
-        for kind in ("memory", "pids"):
+        memory, processes = self._group("memory", sid), self._group("pids", sid)
+        for group in (memory, processes):
             with contextlib.suppress(FileExistsError):
-                os.mkdir(self._group(kind, sid))
-        _write(f"{self._group('memory', sid)}/{self._files['memory']}", memory_bytes)
-        _write(f"{self._group('pids', sid)}/{self._files['pids']}", pids)
+                os.mkdir(group)
+        _write(f"{memory}/{self._files['memory']}", memory_bytes)
+        _write(f"{processes}/{self._files['pids']}", pids)
         # No swap beside; the files are absent where the kernel does not count it.
-        swap = ("memory.memsw.limit_in_bytes", memory_bytes) if self.version == 1 else None
-        name, value = swap or ("memory.swap.max", 0)
         with contextlib.suppress(OSError):
-            _write(f"{self._group('memory', sid)}/{name}", value)
+            if self.version == 1:
+                _write(f"{memory}/memory.memsw.limit_in_bytes", memory_bytes)
+            else:
+                _write(f"{memory}/memory.swap.max", 0)
+        # Kept open: a cell passes through here on its way, and every system call of that shows.
+        self._doors[sid] = [
+            os.open(f"{group}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+            for group in dict.fromkeys((memory, processes))
+        ]
+        self._gauges[sid] = []
+        for path, key, name in (
+            (f"{memory}/{self._files['oom']}", b"oom_kill", "oom_kill"),
+            (f"{processes}/pids.events", b"max", "pids"),
+        ):
+            with contextlib.suppress(OSError):
+                gauge = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._gauges[sid].append((gauge, key, name))
 
     def admit(self, sid: str, pid: int) -> None:
         """Move a process that has no children yet into the session's group."""
-        for group in dict.fromkeys(self._group(kind, sid) for kind in ("memory", "pids")):
-            _write(f"{group}/cgroup.procs", pid)
+        for door in self._doors[sid]:
+            os.write(door, b"%d" % pid)
 
     def counters(self, sid: str) -> dict[str, int]:
         """``oom_kill`` and ``pids``: how often the kernel enforced each limit so far."""
         found: dict[str, int] = {}
-        memory, pids = self._group("memory", sid), self._group("pids", sid)
-        for path, key, name in (
-            (f"{memory}/{self._files['oom']}", "oom_kill", "oom_kill"),
-            (f"{pids}/pids.events", "max", "pids"),
-        ):
-            with contextlib.suppress(OSError, ValueError), open(path) as file:
-                rows = dict(line.split() for line in file)
-                found[name] = int(rows.get(key, 0))
+        for gauge, key, name in self._gauges.get(sid, ()):
+            rows = dict(line.split() for line in os.pread(gauge, 4096, 0).splitlines())
+            found[name] = int(rows.get(key, 0))
         return found
 
     def close(self, sid: str) -> None:
         """Remove a session's group. A zombie may hold it for a moment: then a sweep removes it."""
+        for fd in (*self._doors.pop(sid, ()), *(g[0] for g in self._gauges.pop(sid, ()))):
+            os.close(fd)
         for kind in ("memory", "pids"):
             with contextlib.suppress(OSError):
                 os.rmdir(self._group(kind, sid))
+
+
+def container_counters() -> dict[str, int]:
+    """As :meth:`Groups.counters` for the container that this process is in."""
+    found: dict[str, int] = {}
+    for path, key, name in (
+        ("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill", "oom_kill"),
+        ("/sys/fs/cgroup/memory.events", "oom_kill", "oom_kill"),
+        ("/sys/fs/cgroup/pids/pids.events", "max", "pids"),
+        ("/sys/fs/cgroup/pids.events", "max", "pids"),
+    ):
+        with contextlib.suppress(OSError, ValueError), open(path) as file:
+            for line in file:
+                word, _, value = line.partition(" ")
+                if word == key:
+                    found[name] = int(value)
+    return found

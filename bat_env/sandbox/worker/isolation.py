@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import files, linux, proc
+from . import cgroups, files, linux, proc
 
 READ_ONLY = ("data", "models", "skills")
 WRITABLE = ("workspace", "tmp", "shm")
@@ -66,6 +66,8 @@ class Isolation:
     namespaces = False
     keeper = False
     lock = True
+    cgroup_version = 0
+    """Version of the cgroups that limit a session, or 0."""
     max_sessions = 1 << 16
     sees_exit = False
     """Whether the end of a cell can be told before its memory is torn down."""
@@ -121,6 +123,13 @@ class Isolation:
 
     def reap(self) -> None:
         """Collect what ended processes left behind. Called often; never blocks."""
+
+    def admit(self, session: Session, pid: int) -> None:
+        """Put a spare under the session's limits, before it becomes a cell."""
+
+    def counters(self, session: Session) -> dict[str, int]:
+        """How often the kernel enforced ``oom_kill`` and ``pids``; empty if it does not count."""
+        return {}
 
     def members(self, cage: Cage, pid: int, table: list[proc.Process]) -> list[proc.Process]:
         """The live processes of one cell."""
@@ -211,6 +220,10 @@ class Container(Isolation):
             if time.monotonic() > deadline:
                 raise RuntimeError("processes of the agent survive SIGKILL")
             time.sleep(0.0002)
+
+    def counters(self, session: Session) -> dict[str, int]:
+        """The container's."""
+        return cgroups.container_counters()
 
     def reap(self) -> None:
         """Orphans of cells come to us, the container's first process."""

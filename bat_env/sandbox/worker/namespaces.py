@@ -19,7 +19,7 @@ import struct
 import time
 from typing import Any, NoReturn
 
-from . import linux, proc
+from . import cgroups, linux, proc
 from .isolation import READ_ONLY, WRITABLE, Cage, Isolation, Session
 
 _AGENT = 1000
@@ -89,6 +89,9 @@ class Namespaces(Isolation):
 
     def setup(self) -> None:
         """Mount the template that sessions are made from."""
+        plan = self.config.get("cgroup")
+        self.groups = cgroups.Groups(plan) if plan else None
+        self.cgroup_version = self.groups.version if self.groups else 0
         self.view: dict[str, Any] = self.config["view"]
         self.two_ids = _mapped(_AGENT)
         self.own_pidns = os.open("/proc/self/ns/pid", os.O_RDONLY)
@@ -188,7 +191,11 @@ class Namespaces(Isolation):
         return str(self.view["python"])
 
     def open(self, session: Session) -> None:
-        """Make the session's file systems and namespaces."""
+        """Make the session's file systems, namespaces and limits."""
+        self._limit(session)
+        self._set_up(session)
+
+    def _set_up(self, session: Session) -> None:
         base = f"{self.base}/s/{session.sid}"
         os.mkdir(base)
         limits = session.limits
@@ -253,14 +260,36 @@ class Namespaces(Isolation):
                 channel.send(str(error).encode())
         os._exit(0)
 
+    def _limit(self, session: Session) -> None:
+        """The files in memory count, too, towards the group of the cell that wrote them."""
+        if self.groups is not None:
+            limits = session.limits
+            memory = sum(int(limits[f"{n}_mb"]) for n in ("memory", *WRITABLE))
+            # One more than allowed: the watchdog sees the breach before fork fails forever.
+            self.groups.open(session.sid, memory << 20, int(limits["pids"]) + 1)
+
+    def admit(self, session: Session, pid: int) -> None:
+        """Put a spare into the session's group."""
+        if self.groups is not None:
+            self.groups.admit(session.sid, pid)
+
+    def counters(self, session: Session) -> dict[str, int]:
+        """Those of the session's group."""
+        return self.groups.counters(session.sid) if self.groups is not None else {}
+
     def wipe(self, session: Session) -> None:
         """Leave nothing of the last episode."""
         # New file systems instead of deletions: nothing of the old episode can remain.
-        self.close(session)
-        self.open(session)
+        self._take_down(session)
+        self._set_up(session)
 
     def close(self, session: Session) -> None:
         """Free everything of the session."""
+        self._take_down(session)
+        if self.groups is not None:
+            self.groups.close(session.sid)
+
+    def _take_down(self, session: Session) -> None:
         for fd in session.namespaces:
             os.close(fd)
         session.namespaces = []

@@ -181,20 +181,3 @@ class Running:
 
 def _readable(fd: int) -> bool:
     return bool(select.select([fd], [], [], 0)[0])
-
-
-def counters() -> dict[str, int]:
-    """This container's cgroup counters (version 1 or 2) as far as they can be read."""
-    found: dict[str, int] = {}
-    for path, key, name in (
-        ("/sys/fs/cgroup/memory/memory.oom_control", "oom_kill", "oom_kill"),
-        ("/sys/fs/cgroup/memory.events", "oom_kill", "oom_kill"),
-        ("/sys/fs/cgroup/pids/pids.events", "max", "pids"),
-        ("/sys/fs/cgroup/pids.events", "max", "pids"),
-    ):
-        with contextlib.suppress(OSError, ValueError), open(path) as file:
-            for line in file:
-                word, _, value = line.partition(" ")
-                if word == key:
-                    found[name] = int(value)
-    return found

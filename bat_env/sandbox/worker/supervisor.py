@@ -15,8 +15,8 @@ import time
 from functools import partial
 from typing import Any
 
-from . import files, linux, proc, running, wire
-from .isolation import Container, Isolation, Plain, Session
+from . import files, linux, proc, wire
+from .isolation import READ_ONLY, Container, Isolation, Plain, Session
 from .running import Running
 from .spares import Spares, assign
 
@@ -76,7 +76,8 @@ class Supervisor:
         if self.host >= 0:
             self.selector.register(self.host, selectors.EVENT_READ, self._on_host_death)
         self.spares.refill()
-        self._reply(0, {"ok": True, "zygote": self.spares.report, "pid": os.getpid()})
+        facts = {"zygote": self.spares.report, "cgroup": self.isolation.cgroup_version}
+        self._reply(0, {"ok": True, "pid": os.getpid(), **facts})
         try:
             while True:
                 for key, _ in self.selector.select(self._patience()):
@@ -153,12 +154,14 @@ class Supervisor:
         self.boxes[session.sid] = _Sandbox(session, self._tree(session))
         self._reply(request, {"ok": True})
 
-    def _tree(self, session: Session) -> files.Tree:
+    def _tree(self, session: Session, place: str = "workspace") -> files.Tree:
         translates = type(self.isolation).outward is not Isolation.outward
         outward = (lambda data: self.isolation.outward(session, data)) if translates else None
-        limits = session.limits
-        size, count = int(limits["workspace_mb"]) << 20, int(limits["workspace_inodes"])
-        return files.Tree(session.folders["workspace"], size, count, outward)
+        size, count = 1 << 62, 1 << 20
+        if place == "workspace":
+            limits = session.limits
+            size, count = int(limits["workspace_mb"]) << 20, int(limits["workspace_inodes"])
+        return files.Tree(session.folders[place], size, count, outward)
 
     def _do_close(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         box = self.boxes.get(header["sid"])
@@ -225,6 +228,15 @@ class Supervisor:
         box.entries = self._scan(box)
         self._reply(request, {"ok": True, "entries": box.entries})
 
+    def _do_inputs(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        box, entries = self._idle(header), {}
+        for place in READ_ONLY:
+            tree = self._tree(box.session, place)
+            entries.update({f"{place}/{name}": entry for name, entry in tree.scan().items()})
+            if tree.over:
+                raise RuntimeError(f"/{place} holds too much to be compared")
+        self._reply(request, {"ok": True, "entries": entries})
+
     def _do_read(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         box = self._idle(header)
         with self.isolation.as_agent():
@@ -276,6 +288,7 @@ class Supervisor:
             "rlimits": self._rlimits(session),
         }
         spare = self.spares.take()
+        self.isolation.admit(session, spare.pid)
         (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
         for fd in (out_read, err_read):
             os.set_blocking(fd, False)
@@ -283,7 +296,7 @@ class Supervisor:
         cell = Running(
             self.isolation, session, spare, int(header["id"]), timeout, (out_read, err_read)
         )
-        cell.before = running.counters() if self.config["isolation"] == "container" else {}
+        cell.before = self.isolation.counters(session)
         try:
             assign(spare, job, [out_write, err_write, *session.namespaces])
         finally:
@@ -410,7 +423,8 @@ class Supervisor:
         deleted = sorted(p for p in before if p not in after)
         growth = {}
         if cell.before:
-            growth = {k: v - cell.before.get(k, 0) for k, v in running.counters().items()}
+            now = self.isolation.counters(box.session)
+            growth = {k: v - cell.before.get(k, 0) for k, v in now.items()}
         header, blobs = cell.describe(code, cpu)
         header["limit"] = cell.verdict(code, growth, bool(created or changed), box.tree.over)
         header |= {"created": created, "changed": changed, "deleted": deleted}
