@@ -77,8 +77,14 @@ def _measure(
     samples: dict[str, list[float]] = {contender.key: [] for contender in field}
     order = random.Random(seed)
     began = time.monotonic()
-    for contender in field:  # once without counting: caches, spares, first calls
-        contender.turn()
+    for contender in list(field):  # once without counting: caches, spares, first calls
+        console.print(f"[dim]warming {contender.key}[/]")
+        try:
+            contender.turn()
+        except Exception as error:
+            console.print(f"{contender.key} is left out: {error}")
+            field.remove(contender)
+            del samples[contender.key]
     for number in range(1, rounds + 1):
         turns = [contender for contender in field for _ in range(contender.turns)]
         order.shuffle(turns)
