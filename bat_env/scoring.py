@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from bat_env.episode import Episode, Status
+from bat_env.episode import Episode, Status, Violation
 from bat_env.errors import BankError, SandboxError
 from bat_env.grader import shared_grader
 from bat_env.rubric import RubricContract, compile_contract
@@ -12,6 +12,7 @@ from bat_env.rubric.base import Context, RubricResult
 from bat_env.sandbox.pool import Beside
 from bat_env.stages import quantize
 from bat_env.start import Start
+from bat_env.turns import WARNINGS
 from bat_env.verifier import Verifier
 from bat_env.workbench import Workbench
 
@@ -68,6 +69,10 @@ class Scoring:
             SandboxError: If evidence was lost through infrastructure: there is no score.
         """
         episode, start = self._episode, self._start
+        if status != "disqualified" and (broken := bench.changed_inputs()):
+            episode.violations.append(Violation("readonly_changed", len(episode.turns) - 1, broken))
+            if len(episode.violations) > WARNINGS:
+                status, reason = "disqualified", "violation"
         episode.status, episode.end_reason = status, reason
         if status == "disqualified":
             self._evaluate(final=False)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from bat_env.errors import SandboxError
@@ -162,7 +163,7 @@ def _reset_lays(sandbox: Sandbox, make: Make) -> None:
 
 def _reset_refuses(sandbox: Sandbox, make: Make) -> None:
     for path in ("etc/passwd", "data", "/data/x", "data/../x", "data//x", "workspace/./x"):
-        _refused(f"reset({path!r})", ValueError, lambda path=path: sandbox.reset({path: b""}))
+        _refused(f"reset({path!r})", ValueError, partial(sandbox.reset, {path: b""}))
     sandbox.reset({"data/x": b"1"})
     _equal("a cell after refused resets", _bash(sandbox, "cat /data/x").stdout, "1")
 
@@ -231,9 +232,9 @@ def _read(sandbox: Sandbox, make: Make) -> None:
     _bash(sandbox, "ln -s b a/l; ln -s a d; ln -s /etc e; mkfifo p; ln a/b hard")
     _equal("read at exactly max_bytes", sandbox.read("a/b", 5), b"12345")
     for path in ("none", "a/none", "a/b/c"):
-        _refused(f"read({path!r})", FileNotFoundError, lambda path=path: sandbox.read(path, 9))
+        _refused(f"read({path!r})", FileNotFoundError, partial(sandbox.read, path, 9))
     for path in ("a", "a/l", "d/b", "e/passwd", "p", "../data/x", "/etc/passwd", "", "a//b"):
-        _refused(f"read({path!r})", ValueError, lambda path=path: sandbox.read(path, 9))
+        _refused(f"read({path!r})", ValueError, partial(sandbox.read, path, 9))
     _refused("read of more than max_bytes", ValueError, lambda: sandbox.read("a/b", 4))
 
 

@@ -32,7 +32,7 @@ def grouped(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
 
 
 def _groups(folders: dict[str, str], pid: int) -> list[str]:
-    return [name for f in folders.values() for name in os.listdir(f) if f"bat-{pid}-" in name]
+    return [g.name for f in folders.values() for g in Path(f).glob(f"bat-{pid}-*")]
 
 
 def test_a_session_has_a_group_of_its_own(grouped: dict[str, str]) -> None:
