@@ -138,6 +138,13 @@ def rehearse() -> None:
         exec(compile(job["code"], FILENAME, "exec", dont_inherit=True), main.__dict__)
     print(end="")
     linux.rehearse()
+    # By name: looking through sys.modules would touch, and so copy, thousands of shared pages.
+    for name in _OWN:
+        sys.modules.pop(name, None)
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        tempfile.tempdir = None  # type: ignore[attr-defined]  # the zygote's may not exist here
+    sys.argv = [FILENAME]
     for limit in ("RLIMIT_CORE", "RLIMIT_NOFILE"):
         resource.getrlimit(getattr(resource, limit))
     for stream in (sys.stdout, sys.stderr):
@@ -151,13 +158,6 @@ def run_python(job: dict[str, Any]) -> NoReturn:
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = main
-    # By name: looking through sys.modules would touch, and so copy, thousands of shared pages.
-    for name in _OWN:
-        sys.modules.pop(name, None)
-    tempfile = sys.modules.get("tempfile")
-    if tempfile is not None:
-        tempfile.tempdir = None  # type: ignore[attr-defined]  # the zygote's may not exist here
-    sys.argv = [FILENAME]
     sys.path.insert(0, job["cwd"])
     linecache.cache[FILENAME] = (len(code), None, code.splitlines(keepends=True), FILENAME)
     status = 0

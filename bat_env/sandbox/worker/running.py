@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import time
 from typing import Any
 
@@ -60,7 +61,6 @@ class Running:
         self.failure = b""
         keep = session.limits["output_bytes"]
         self.captures = [Capture(fd, keep) for fd in pipes]
-        self.entered = False
         self.killed = False
         self.looks = 0
         self.before: dict[str, int] = {}
@@ -73,15 +73,13 @@ class Running:
         with contextlib.suppress(OSError):
             self.isolation.kill(self.spare.cage, self.spare.pid)
 
-    def on_control(self) -> None:
-        """The control socket spoke or closed: set-up failed, or agent code begins."""
-        try:
-            data = self.spare.control.recv(4096)
-        except OSError:
-            data = b""
-        self.failure += data
-        if not data:
-            self.entered = True
+    def hear(self) -> None:
+        """Take what the spare said on its control socket: why it could not be set up, or nothing.
+
+        It closes the socket before the first line of agent code.
+        """
+        with contextlib.suppress(OSError):
+            self.failure = self.spare.control.recv(4096, socket.MSG_DONTWAIT)
 
     @property
     def silent(self) -> bool:

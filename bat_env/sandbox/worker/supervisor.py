@@ -25,8 +25,8 @@ _WATCH_S = 0.1
 _FIRST_WATCH_S = 0.02
 _REFILL_S = 0.003
 """While another spare waits, the fork of the next does too: first the host gets its answer."""
-_LOOKS = 40
-_LOOK_S = 50e-6
+_LOOKS = 50
+_LOOK_S = 20e-6
 
 
 class _Sandbox:
@@ -71,6 +71,7 @@ class Supervisor:
     def serve(self) -> None:
         """Run until end of input."""
         os.set_blocking(self.source, False)
+        linux.prctl(linux.PR_SET_TIMERSLACK, 1)
         self.selector.register(self.source, selectors.EVENT_READ, self._on_host)
         self.selector.register(self.spares.control, selectors.EVENT_READ, self.spares.pump)
         if self.host >= 0:
@@ -306,7 +307,6 @@ class Supervisor:
         self.cells[spare.pid] = cell
         soon = cell.started + _FIRST_WATCH_S
         self.next_watch = soon if len(self.cells) == 1 else min(self.next_watch, soon)
-        self.selector.register(spare.control, selectors.EVENT_READ, partial(self._on_control, cell))
         for capture in cell.captures:
             self.selector.register(
                 capture.fd, selectors.EVENT_READ, partial(self._on_output, cell, capture)
@@ -332,11 +332,6 @@ class Supervisor:
             # One more than allowed: the watchdog sees the breach before fork fails forever.
             values["RLIMIT_NPROC"] = int(limits["pids"]) + 1
         return values
-
-    def _on_control(self, cell: Running) -> None:
-        cell.on_control()
-        if cell.entered:
-            self._unregister(cell.spare.control)
 
     def _on_output(self, cell: Running, capture: Any) -> None:
         if not capture.pump():
@@ -397,10 +392,9 @@ class Supervisor:
         self.refill_at = time.monotonic() + _REFILL_S if self.spares.ready else 0.0
 
     def _finish(self, cell: Running, status: int, cpu: int) -> None:
-        for fileobj in (cell.spare.control, *(c.fd for c in cell.captures)):
-            self._unregister(fileobj)
-        if not cell.entered:
-            cell.on_control()
+        for capture in cell.captures:
+            self._unregister(capture.fd)
+        cell.hear()
         self.isolation.finish(cell.spare.cage, cell.spare.pid)
         cell.drain()
         code = os.waitstatus_to_exitcode(status)

@@ -202,11 +202,11 @@ def _status(*fields: str) -> dict[str, int]:
 
 
 def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    head, fds, _, _ = socket.recv_fds(control, _LENGTH.size, 8)
-    if len(head) < _LENGTH.size:
+    first, fds, _, _ = socket.recv_fds(control, 1 << 16, 8)
+    if len(first) < _LENGTH.size:
         os._exit(0)  # retired unused
-    (size,) = _LENGTH.unpack(head)
-    body = bytearray()
+    (size,) = _LENGTH.unpack_from(first)
+    body = bytearray(first[_LENGTH.size :])
     while len(body) < size:
         part = control.recv(size - len(body))
         if not part:
@@ -239,5 +239,7 @@ def spare(control: socket.socket, program: bytes) -> NoReturn:
 def assign(control: socket.socket, job: dict[str, Any], fds: list[int]) -> None:
     """Supervisor side of :func:`spare`."""
     body = json.dumps(job).encode()
-    socket.send_fds(control, [_LENGTH.pack(len(body))], fds)
-    control.sendall(body)
+    message = _LENGTH.pack(len(body)) + body
+    sent = socket.send_fds(control, [message], fds)
+    if sent < len(message):
+        control.sendall(message[sent:])
