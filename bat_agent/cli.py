@@ -69,12 +69,16 @@ def eval_command(
     out: Annotated[Path | None, typer.Option(help="Also write every cell to this file.")] = None,
     trajectories: Annotated[Path | None, typer.Option(help="Folder for the episodes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Tracebacks of the agent.")] = False,
 ) -> None:
     """Score an agent on frozen held-out instances."""
     from bat_agent.evaluate import check_request, play
     from bat_agent.files import check_file
     from bat_agent.progress import Phase, RunProgress
 
+    if debug:
+        logging.basicConfig(format="%(message)s")
+        logging.getLogger("bat_agent.rollout").setLevel(logging.DEBUG)
     if out is not None:
         check_file(out, "the file of --out")
     request = check_request(
@@ -102,15 +106,26 @@ def eval_command(
         print(json.dumps(summary, allow_nan=False))
     else:
         _print_scores(evaluation, summary)
-    if evaluation.invalid:
-        first = next(cell.error for cell in evaluation.cells if not cell.valid)
-        print(
-            f"bat-agent: {evaluation.invalid} of {len(evaluation.cells)} episodes have no score; "
-            f"the first: {' '.join(first.split()) or 'the grader gave none'}",
-            file=sys.stderr,
-        )
-        if evaluation.invalid == len(evaluation.cells):
-            raise typer.Exit(1)
+    _tell_unscored(evaluation)
+
+
+def _tell_unscored(evaluation: Any) -> None:
+    """Say which episodes have no score; what the agent broke, or all of them, is exit status 1."""
+    unscored = [cell for cell in evaluation.cells if not cell.valid]
+    if not unscored:
+        return
+    broken = [cell for cell in unscored if cell.status == "agent_error"]
+    first = (broken or unscored)[0]
+    reason = " ".join(first.error.split())
+    share = f"{len(unscored)} of {len(evaluation.cells)} episodes have no score"
+    if broken:
+        where = f"instance {first.index} of {first.task}"
+        message = f"agent {evaluation.agent} raised in {where}: {reason}; {share}; see --debug"
+    else:
+        message = f"{share}; the first: {reason or 'the grader gave none'}"
+    print(f"bat-agent: {message}", file=sys.stderr)
+    if broken or len(unscored) == len(evaluation.cells):
+        raise typer.Exit(1)
 
 
 def _print_scores(evaluation: Any, summary: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from bat_agent.agents.base import AgentSource, load_agent
 from bat_agent.evaluation import CellScore, Evaluation, classify
 from bat_agent.files import check_folder, derived_seed, digest_of
-from bat_agent.rollout import EnvPool, EpisodeResult, ResetSpec, run_agent
+from bat_agent.rollout import AGENT_ERROR, EnvPool, EpisodeResult, ResetSpec, run_agent
 from bat_env.errors import ConfigError, TaskError, unknown_name
 from bat_env.tasks.instance import Size
 
@@ -221,7 +221,8 @@ def play(request: Request, progress: Progress | None = None) -> Evaluation:
 
     Returns:
         The evaluation. A cell that infrastructure failed is played again; after the last attempt
-        it stays without a score and is counted in ``invalid``.
+        it stays without a score and is counted in ``invalid``. So is, at once, a cell in which the
+        agent's own code raised: its status is ``agent_error``.
 
     Raises:
         TaskError: If an instance is not the frozen one.
@@ -244,7 +245,7 @@ def play(request: Request, progress: Progress | None = None) -> Evaluation:
     results: dict[int, EpisodeResult] = {}
     attempts: dict[int, int] = dict.fromkeys(range(len(specs)), 0)
     for _ in range(ATTEMPTS):
-        missing = [i for i in range(len(specs)) if i not in results or not _scored(results[i])]
+        missing = [i for i in range(len(specs)) if i not in results or _lost(results[i])]
         if not missing:
             break
         offset = len(specs) - len(missing)
@@ -311,6 +312,7 @@ def _player(request: Request) -> tuple[_Play, str]:
                 specs,
                 workers=request.workers,
                 trajectory_dir=trajectory_dir,
+                agent_name=source.name,
                 progress=report,
             )
 
@@ -330,7 +332,7 @@ def _player(request: Request) -> tuple[_Play, str]:
     def play_policy(
         ids: Sequence[int], specs: Sequence[ResetSpec], report: Any
     ) -> list[EpisodeResult]:
-        pool = EnvPool(trajectory_kwargs(trajectory_dir))
+        pool = EnvPool(trajectory_kwargs(trajectory_dir), source.name)
         try:
             # Row ids keep an instance's sampling seed, also when only some cells are played again.
             rows = run_rows(
@@ -374,6 +376,11 @@ def _scored(result: EpisodeResult) -> bool:
     )
 
 
+def _lost(result: EpisodeResult) -> bool:
+    """Whether another attempt may give a score that is missing."""
+    return not _scored(result) and result.status != AGENT_ERROR
+
+
 def _cell(target: Target, seed: int, result: EpisodeResult, attempts: int) -> CellScore:
     values: Mapping[str, Any] = (result.result or {}) if _scored(result) else {}
     return CellScore(
@@ -382,7 +389,7 @@ def _cell(target: Target, seed: int, result: EpisodeResult, attempts: int) -> Ce
         index=target.index,
         repeat=target.repeat,
         seed=seed,
-        status=result.status if values else "invalid",
+        status=result.status if values or result.status == AGENT_ERROR else "invalid",
         overall=values.get("score"),
         agentic=values.get("agentic"),
         task_score=values.get("task"),

@@ -29,7 +29,8 @@ class CellScore:
     Attributes:
         task, track, index, repeat: Which held-out instance, and which repeat of the task it is.
         seed: Episode seed.
-        status: Of the episode; ``"invalid"`` where infrastructure failed at every attempt.
+        status: Of the episode; ``"invalid"`` where infrastructure failed at every attempt,
+            ``"agent_error"`` where the agent's own code raised.
         overall, agentic, task_score: In [0, 1], or ``None``.
         stages: Applicable stages.
         failure: One of the failure classes, or ``"invalid"``.
@@ -38,7 +39,7 @@ class CellScore:
         cost: Money spent on a paid endpoint, in the endpoint's unit.
         attempts: How often it was run.
         trajectory: File name of the recorded trajectory inside the trajectory folder, or "".
-        error: What ended the last attempt of an invalid episode, or "".
+        error: What ended the last attempt of an episode without a score, or "".
     """
 
     task: str

@@ -38,6 +38,10 @@ def run(
         fail(str(error))
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except SystemExit as error:
+        # The commands end by other means: code that is not ours must not end them as a success.
+        print(f"{program}: a plug-in ended the process (SystemExit {error.code})", file=sys.stderr)
+        raise SystemExit(1) from None
     except Exception as error:
         # Typer brings its own copy of click, or none: known by what it does, not by its class.
         if "NoArgsIsHelpError" in _kinds(error):

@@ -168,6 +168,11 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         """
         return self._bench.current.snapshot()
 
+    def name_agent(self, name: str) -> None:
+        """Say who plays, for the trajectories to come."""
+        if self._recorder is not None:
+            self._recorder.agent = name
+
     def annotate(self, tokens: TokenRecord) -> None:
         """Attach the policy's token record to the next step of the trajectory."""
         if self._recorder is not None:

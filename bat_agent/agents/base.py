@@ -88,9 +88,9 @@ def load_agent(name: str | Path) -> AgentSource:
     if text in points:
         try:
             return AgentSource(text, make=points[text].load())
-        except (ImportError, AttributeError) as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(
-                f"Agent {text!r} ({points[text].value}) cannot be loaded: {error}. "
+                f"Agent {text!r} ({points[text].value}) cannot be loaded: {error!r}. "
                 "Install the package that provides it."
             ) from error
     folder = Path(text)

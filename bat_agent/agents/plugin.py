@@ -67,7 +67,7 @@ def _from_file(file: Path) -> ModuleType:
     sys.modules.setdefault(file.stem, module)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(str(file), error) from error
     return module
 
@@ -79,11 +79,11 @@ def _from_path(name: str) -> ModuleType:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(name, error) from error
 
 
-def _broken(where: str, error: Exception) -> ConfigError:
+def _broken(where: str, error: BaseException) -> ConfigError:
     return ConfigError(
         f"The agent's module {where!r} cannot be imported ({type(error).__name__}: {error}). Check "
         "its name, and that it lies in the current directory or an installed package."

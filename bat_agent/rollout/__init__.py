@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bat_agent.rollout.episodes import (
+    AGENT_ERROR,
     EnvPool,
     EpisodeResult,
     GroupMismatchError,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from bat_agent.rollout.waves import RolloutRow, WaveStats, run_policy, run_rows
 
 __all__ = [
+    "AGENT_ERROR",
     "EnvPool",
     "EpisodeResult",
     "GroupMismatchError",

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import inspect
 import json
+import logging
 import threading
 import time
 from collections import defaultdict
@@ -26,6 +27,15 @@ INFRASTRUCTURE: Final = (SandboxError, GraderError)
 
 ATTEMPTS: Final = 2
 """An episode that infrastructure killed is played once more, on a fresh environment."""
+
+AGENT_ERROR: Final = "agent_error"
+"""Status of an episode that the agent's own code ended with an exception. It has no score."""
+
+_logger = logging.getLogger(__name__)
+
+
+class AgentError(BatError):
+    """The agent's own code raised; the message says what, and the cause is what it raised."""
 
 
 class GroupMismatchError(BatError):
@@ -94,14 +104,14 @@ class EpisodeResult:
         spec: What was asked for.
         reward: Sum of the step rewards = final score; ``None`` means invalid, never zero.
         result: ``info["result"]`` of the last step; ``None`` if invalid.
-        status: ``submitted``, ``truncated``, ``disqualified`` or ``invalid``.
+        status: ``submitted``, ``truncated``, ``disqualified``, ``invalid`` or ``agent_error``.
         turns: Environment steps.
         tokens: Tokens that the policy sampled; 0 for scripts.
         seconds: Wall time. For people only.
         cost: Money, in US dollars, where an endpoint reports it.
         trajectory: The ATIF file, if one was written.
         info: Public facts of the reset (task, index, state_id, digests).
-        error: What killed an invalid episode.
+        error: What ended an episode without a score.
     """
 
     spec: ResetSpec
@@ -135,10 +145,17 @@ class EnvPool:
     """Environment instances to reuse: construction is paid once per (id, arguments).
 
     Thread-safe. An instance whose sandbox failed is closed, never reused.
+
+    Args:
+        extra_kwargs: Further constructor arguments of every environment.
+        agent_name: Who plays, for the trajectories of environments that write some.
     """
 
-    def __init__(self, extra_kwargs: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, extra_kwargs: Mapping[str, Any] | None = None, agent_name: str | None = None
+    ) -> None:
         self._extra = dict(extra_kwargs or {})
+        self._agent_name = agent_name
         self._idle: dict[str, list[Any]] = defaultdict(list)
         self._lock = threading.Lock()
 
@@ -153,7 +170,11 @@ class EnvPool:
         import bat_env  # noqa: F401  (registers the environments)
 
         kwargs = {**spec.env_kwargs, **self._extra}
-        return gym.make(spec.env_id, disable_env_checker=True, **kwargs)
+        env = gym.make(spec.env_id, disable_env_checker=True, **kwargs)
+        name_agent = getattr(env.unwrapped, "name_agent", None)
+        if self._agent_name is not None and name_agent is not None:
+            name_agent(self._agent_name)
+        return env
 
     def release(self, spec: ResetSpec, env: Any) -> None:
         """Give a healthy environment back."""
@@ -178,8 +199,8 @@ class EnvPool:
         return ResetSpec(spec.env_id, 0, {}, spec.env_kwargs).to_json()
 
 
-def public_info(info: Mapping[str, Any]) -> dict[str, Any]:
-    """What an agent may see of ``info``: no score, no item states, no result."""
+def reset_facts(info: Mapping[str, Any]) -> dict[str, Any]:
+    """What a result keeps of the reset's ``info``: all but scores. The host's own record."""
     private = ("score", "items", "components", "result")
     return {key: value for key, value in info.items() if key not in private}
 
@@ -219,6 +240,7 @@ def run_agent(
     *,
     workers: int = 2,
     trajectory_dir: str | Path | None = None,
+    agent_name: str | None = None,
     progress: Progress | None = None,
 ) -> list[EpisodeResult]:
     """Play every specification with a fresh agent, several at once.
@@ -228,20 +250,26 @@ def run_agent(
         specs: Episodes to play.
         workers: Threads; environment calls block.
         trajectory_dir: Where environments write their trajectories.
+        agent_name: Who plays, for the trajectories.
         progress: Called after each episode, from the worker thread that ended it, one at a time.
 
     Returns:
-        Results in the order of ``specs``.
+        Results in the order of ``specs``. Where the agent's code raised, the episode has no score
+        and the status ``agent_error``; the others are played all the same.
+
+    Raises:
+        ConfigError: If an agent refuses to start: what it lacks, it lacks in every episode.
     """
-    pool = EnvPool(trajectory_kwargs(trajectory_dir))
+    pool = EnvPool(trajectory_kwargs(trajectory_dir), agent_name)
     lock = threading.Lock()
     done = 0
 
     def play(spec: ResetSpec) -> EpisodeResult:
         nonlocal done
         for _ in range(ATTEMPTS):
-            episode = _play(pool, make_agent(), spec)
-            if episode.reward is not None:
+            episode = _play(pool, make_agent, spec)
+            # What the agent did to itself it would do again, perhaps for money.
+            if episode.reward is not None or episode.status == AGENT_ERROR:
                 break
         with lock:
             done += 1
@@ -256,17 +284,20 @@ def run_agent(
         pool.close()
 
 
-def _play(pool: EnvPool, agent: AgentLike, spec: ResetSpec) -> EpisodeResult:
+def _play(pool: EnvPool, make_agent: Callable[[], AgentLike], spec: ResetSpec) -> EpisodeResult:
+    from bat_env.env import public_info
+
     began = time.perf_counter()
     env = pool.acquire(spec)
-    turns, reward = 0, 0.0
+    turns, reward, agent = 0, 0.0, None
     try:
         observation, info = env.reset(seed=spec.seed, options=dict(spec.options))
-        start = public_info(info)
-        _now(agent.reset(observation, public_info(info)))
+        start = reset_facts(info)
+        agent = _ask(make_agent, starts=True)
+        _ask(agent.reset, observation, public_info(info), starts=True)
         over = False
         while not over:
-            action = _now(agent.act(observation))
+            action = _ask(agent.act, observation)
             observation, gain, terminated, truncated, info = env.step(action)
             turns, reward = turns + 1, reward + float(gain)
             over = bool(terminated or truncated)
@@ -274,6 +305,9 @@ def _play(pool: EnvPool, agent: AgentLike, spec: ResetSpec) -> EpisodeResult:
         episode.trajectory = trajectory_path(env)
     except INFRASTRUCTURE as error:
         episode = failed(spec, error)
+    except AgentError as error:
+        _logger.debug("The agent raised in %s", spec.to_json(), exc_info=error.__cause__)
+        episode = EpisodeResult(spec, None, None, AGENT_ERROR, info=start, error=str(error))
     except BaseException:
         pool.discard(env)
         raise
@@ -287,8 +321,36 @@ def _play(pool: EnvPool, agent: AgentLike, spec: ResetSpec) -> EpisodeResult:
     return episode
 
 
-def _now(value: Any) -> Any:
-    return asyncio.run(value) if inspect.iscoroutine(value) else value
+def _ask(method: Callable[..., Any], *arguments: Any, starts: bool = False) -> Any:
+    """Call the agent's code.
+
+    Signals reach the main thread only, so here even a KeyboardInterrupt or a SystemExit is the
+    agent's own.
+
+    Raises:
+        AgentError: Whatever it raised.
+        ConfigError: Its own refusal to start.
+    """
+    try:
+        value = method(*arguments)
+        return asyncio.run(value) if inspect.iscoroutine(value) else value
+    except INFRASTRUCTURE:
+        raise
+    except BaseException as error:
+        if starts and isinstance(error, ConfigError):
+            raise
+        raise AgentError(told(error)) from error
+
+
+def told(error: BaseException) -> str:
+    """An exception of somebody else's code in one short line."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # its own __str__ raised
+        text = ""
+    if len(text) > 300:
+        text = text[:297] + "..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def trajectory_kwargs(trajectory_dir: str | Path | None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from bat_agent.rollout.episodes import (
     ResetSpec,
     failed,
     finish,
-    public_info,
+    reset_facts,
     trajectory_kwargs,
     trajectory_path,
 )
@@ -256,7 +256,7 @@ class _Runner:
         except INFRASTRUCTURE as error:
             self._fail(live, error)
             return live
-        live.start = public_info(info)
+        live.start = reset_facts(info)
         row.digest = str(info.get("workspace_digest", ""))
         row.prompt_ids = self.codec.prompt_ids(observation, live.start)
         self._check(live, observation)

@@ -107,6 +107,58 @@ def test_episodes_without_a_score_are_told(tmp_path: Path) -> None:
     assert last.startswith("bat-agent: 1 of 1 episodes have no score") and "is gone" in last
 
 
+BROKEN = """
+class Second:
+    made = 0
+    def __init__(self):
+        Second.made += 1
+        self.number = Second.made
+    def reset(self, observation, info):
+        pass
+    def act(self, observation):
+        if self.number == 2:
+            raise {error}
+        return {{"name": "submit_results", "arguments": {{}}}}
+"""
+
+
+@pytest.mark.parametrize("error", ["SystemExit", "KeyboardInterrupt", "KeyError('some key')"])
+def test_an_agent_that_raises_is_one_line_and_loses_no_other_episode(
+    error: str, tmp_path: Path
+) -> None:
+    (tmp_path / "agents.py").write_text(BROKEN.format(error=error))
+    command = (
+        "eval --agent agents.py:Second --suite lite-mini --repeats 3 --workers 1 --sandbox local"
+    )
+    done = run(*command.split(), "--json", "--trajectories", "t", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    value = json.loads(done.stdout)
+    assert (value["episodes"], value["invalid"], value["overall"]) == (3, 1, 0.0)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("bat-agent: agent Second raised in instance ")
+    assert f": {error.partition('(')[0]}" in last and "1 of 3 episodes" in last
+    assert "Traceback" not in done.stderr
+    kept = [json.loads(p.read_text()) for p in (tmp_path / "t").iterdir()]
+    assert sorted(k["extra"]["status"] for k in kept) == ["abandoned", "submitted", "submitted"]
+    assert {k["agent"]["name"] for k in kept} == {"Second"}
+
+
+def test_debug_shows_where_an_agent_raised(tmp_path: Path) -> None:
+    (tmp_path / "agents.py").write_text(BROKEN.format(error="KeyError('some key')"))
+    command = "eval --agent agents.py:Second --suite lite-mini --repeats 2 --sandbox local --debug"
+    done = run(*command.split(), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "agents.py" in done.stderr and "in act" in done.stderr
+
+
+def test_a_module_that_ends_the_process_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text("raise SystemExit\n")
+    command = "eval --agent leaves.py:X --suite lite-mini --json"
+    done = run(*command.split(), cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "leaves.py" in done.stderr and "SystemExit" in done.stderr
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_in_one_line(number: int, code: int, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
