@@ -65,7 +65,8 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         judge: Only ``None`` in contract version 1.
         render_mode: ``"ansi"``, ``"rgb_array"`` or ``None``.
         on_sandbox_error: ``"raise"``, or ``"truncate"`` for vector environments: the step returns
-            truncated with ``info["status"] == "invalid"``.
+            truncated, ``info["status"]`` is ``"invalid"``, ``info["error"]`` says why, and
+            ``info["score"]`` and ``info["result"]`` are ``None``.
         pool_size: Warm sandboxes kept by this process; ``None`` for the pool's default.
         trajectory_dir: Folder that gets one trajectory file an episode; made and tried at once.
 
@@ -331,7 +332,8 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
                 raise error
             raise SandboxError(f"The episode has no score: {error}") from error
         text = self._notice("The infrastructure failed; this episode is invalid and has no score.")
-        return self._observe(text), 0.0, False, True, self._info(valid=True)
+        info = self._info(valid=False, error=f"The episode has no score: {error}")
+        return self._observe(text), 0.0, False, True, info
 
     def _record(self, action: Any, outcome: StepResult, wall_s: float) -> StepResult:
         """Add the step to the trajectory, and write it when the episode is over."""

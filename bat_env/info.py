@@ -48,8 +48,11 @@ def score_info(episode: Episode, rubric: RubricResult | None, score: float) -> d
 
     Returns:
         ``score``; ``items``: item id -> [state, value]; ``components``: score parts; and, when the
-        episode is over and has a score, ``result``.
+        episode is over, ``result``. An invalid episode has neither score nor result: both are
+        ``None``.
     """
+    if episode.status == "invalid":
+        return {"score": None, "items": {}, "components": {}, "result": None}
     if rubric is None:
         return {"score": score, "items": {}, "components": {}}
     info: dict[str, Any] = {
@@ -61,7 +64,7 @@ def score_info(episode: Episode, rubric: RubricResult | None, score: float) -> d
             "task": rubric.task,
         },
     }
-    if episode.status not in ("running", "invalid"):
+    if episode.status != "running":
         info["result"] = final_result(episode, rubric, score)
     return info
 

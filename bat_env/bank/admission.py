@@ -97,7 +97,8 @@ def play(
         observation, _, terminated, truncated, info = env.step(action)
         if terminated or truncated:
             break
-    score = info["score"] if "result" not in info else info["result"]["score"]
+    result = info.get("result")
+    score = info["score"] if result is None else result["score"]
     if score is None or info["status"] == "invalid":
         raise SandboxError(f"The episode is invalid: {info.get('error')}. Run it again.")
     return Played(float(score), str(info["status"]), tuple(turns), workspace)

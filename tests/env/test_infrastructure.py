@@ -131,7 +131,10 @@ def test_vector_mode_truncates_instead(make_env: MakeEnv, frail: list[FrailPool]
     env.reset(seed=0)
     observation, reward, terminated, truncated, info = env.step(execute_call("bash", ": KILL-ONCE"))
     assert (reward, terminated, truncated) == (0.0, False, True)
-    assert info["status"] == "invalid" and "result" not in info
+    assert info["status"] == "invalid" and not info["valid"]
+    assert info["score"] is None and info["result"] is None
+    assert info["error"].startswith("The episode has no score: ") and "KILL" not in info["error"]
+    assert "infrastructure" in info["error"]
     assert observation in env.observation_space
 
 
