@@ -18,11 +18,14 @@ import signal
 import sys
 import traceback
 import types
+import weakref
 from typing import Any, NoReturn
 
 from . import linux, seccomp
 
 FILENAME = "<cell>"
+zygote_exits = 0
+"""Exit functions that the zygote registered; set by it."""
 _OWN = ["bat_worker", *(f"bat_worker.{n}" for n in ("cell", "linux", "proc", "seccomp", "zygote"))]
 
 
@@ -61,8 +64,8 @@ def lock_down(job: dict[str, Any], program: bytes) -> None:
             ("uid_map", f"1000 {euid} 1"),
         ):
             _write(f"/proc/self/{name}", text)
-    # No queues: a message queue made by open() in /dev/mqueue would outlive cell and episode. A core
-    # limit of 1, not 0: only that keeps the kernel from starting the host's core dump helper.
+    # No queues: a message queue made by open() in /dev/mqueue would outlive cell and episode.
+    # A core limit of 1, not 0: only that keeps the kernel from starting the host's dump helper.
     for name, value in {**job["rlimits"], "RLIMIT_MSGQUEUE": 0, "RLIMIT_CORE": 1}.items():
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
@@ -71,8 +74,13 @@ def lock_down(job: dict[str, Any], program: bytes) -> None:
     if job["userns"]:
         linux.drop_capabilities()
     if job["lock"]:
-        linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-        seccomp.install(program)
+        filter_calls(program)
+
+
+def filter_calls(program: bytes) -> None:
+    """Take on the system-call filter, for good."""
+    linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
+    seccomp.install(program)
 
 
 def _write(path: str, text: str) -> None:
@@ -182,12 +190,25 @@ def _leave(status: int) -> NoReturn:
     if threading.active_count() > 1:
         with contextlib.suppress(BaseException):
             threading._shutdown()  # type: ignore[attr-defined]
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
+    if atexit._ncallbacks() != zygote_exits or _began_something():
+        with contextlib.suppress(BaseException):
+            atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
     _exit(status)
+
+
+def _began_something() -> bool:
+    """Whether the exit functions of our own imports have anything of the cell's to end."""
+    modules: dict[str, Any] = sys.modules
+    logging, processes = modules.get("logging"), modules.get("multiprocessing.util")
+    return bool(
+        weakref.finalize._registry  # type: ignore[attr-defined]
+        or (logging is not None and logging._handlerList)
+        or (processes is not None and processes._finalizer_registry)
+        or (processes is not None and modules["multiprocessing.process"]._children)
+    )
 
 
 def _exit(status: int) -> NoReturn:

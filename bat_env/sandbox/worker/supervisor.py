@@ -18,7 +18,7 @@ from typing import Any
 from . import files, linux, proc, wire
 from .isolation import READ_ONLY, Container, Isolation, Plain, Session
 from .running import Running
-from .spares import Spares, assign
+from .spares import Spare, Spares, assign
 
 _KINDS: dict[str, type[Isolation]] = {"container": Container, "plain": Plain}
 _WATCH_S = 0.1
@@ -37,6 +37,10 @@ class _Sandbox:
         self.tree = tree
         self.entries: dict[str, files.Entry] = {}
         self.cell: Running | None = None
+        self.spare: Spare | None = None
+        """Already where the next cell belongs, with its rights and limits."""
+        self.cells = 0
+        """How many began since the last reset."""
         self.incoming: list[tuple[dict[str, Any], list[bytes]]] = []
 
 
@@ -169,6 +173,7 @@ class Supervisor:
         if box is not None:
             self.queue = [item for item in self.queue if item[0] is not box]
             self._stop(box)
+            self._dismiss(box)
             del self.boxes[box.session.sid]
             self.isolation.close(box.session)
         self._reply(request, {"ok": True})
@@ -181,6 +186,9 @@ class Supervisor:
         incoming, box.incoming = box.incoming, []
         self._stop(box)
         session = box.session
+        box.cells = 0
+        if self.isolation.namespaces:
+            self._dismiss(box)  # its namespaces end here
         self.isolation.wipe(session)
         plan: list[tuple[str, tuple[str, ...], bytes, bool]] = []
         for part, data in incoming:
@@ -268,7 +276,9 @@ class Supervisor:
             header["queued"] = True
 
     def _start_queued(self) -> None:
-        while self.queue and self.spares.ready and len(self.cells) < self.parallel:
+        while self.queue and len(self.cells) < self.parallel:
+            if not self.spares.ready and self.queue[0][0].spare is None:
+                return
             box, header, blobs = self.queue.pop(0)
             try:
                 self._start(box, header, blobs)
@@ -280,16 +290,18 @@ class Supervisor:
         session = box.session
         code = self.isolation.inward(session, blobs[0])
         job = {
-            **self.isolation.job(session),
+            "cwd": self.isolation.job(session)["cwd"],
             "language": header["language"],
             "code": code.decode("utf-8", "surrogatepass"),
             "seed": header["seed"],
             "threads": max(1, -int(-session.limits["cpus"] // 1)),
-            "lock": self.isolation.lock,
-            "rlimits": self._rlimits(session),
         }
-        spare = self.spares.take()
-        self.isolation.admit(session, spare.pid)
+        if box.spare is None:
+            self._prepare(box)
+        spare, box.spare = box.spare, None
+        assert spare is not None
+        self.isolation.trusted.discard(spare.pid)
+        box.cells += 1
         (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
         for fd in (out_read, err_read):
             os.set_blocking(fd, False)
@@ -299,7 +311,11 @@ class Supervisor:
         )
         cell.before = self.isolation.counters(session)
         try:
-            assign(spare, job, [out_write, err_write, *session.namespaces])
+            assign(spare, {"run": job}, [out_write, err_write])
+        except OSError:
+            cell.close()
+            self.isolation.finish(spare.cage, spare.pid)
+            raise
         finally:
             os.close(out_write)
             os.close(err_write)
@@ -314,6 +330,33 @@ class Supervisor:
         if header.get("queued"):
             self._reply(cell.request, {"more": True, "event": "started"})
         self.refill_at = soon if self.spares.ready else 0.0
+
+    def _prepare(self, box: _Sandbox) -> None:
+        """Send a spare ahead to where the session's next cell will run."""
+        session = box.session
+        spare = self.spares.take()
+        self.isolation.admit(session, spare.pid)
+        place = {
+            **self.isolation.job(session),
+            "lock": self.isolation.lock,
+            "rlimits": self._rlimits(session),
+        }
+        assign(spare, {"enter": place}, session.namespaces)
+        box.spare = spare
+
+    def _prepare_next(self) -> None:
+        """Prepare for sessions that have run more than once: another cell is likely."""
+        for box in self.boxes.values():
+            if box.cells > 1 and box.cell is None and box.spare is None and self.spares.ready:
+                with contextlib.suppress(OSError):
+                    self._prepare(box)
+
+    def _dismiss(self, box: _Sandbox) -> None:
+        spare, box.spare = box.spare, None
+        if spare is not None:
+            spare.retire()
+            self.isolation.trusted.discard(spare.pid)
+            self.isolation.finish(spare.cage, spare.pid)
 
     def _rlimits(self, session: Session) -> dict[str, int]:
         limits = session.limits
@@ -350,6 +393,9 @@ class Supervisor:
         for pid, status, cpu in ended:
             if pid in self.cells:
                 self._finish_safely(self.cells.pop(pid), status, cpu)
+            for box in self.boxes.values():
+                if box.spare is not None and box.spare.pid == pid:
+                    self._dismiss(box)
         self._look()
         now = time.monotonic()
         for cell in self.cells.values():
@@ -363,6 +409,7 @@ class Supervisor:
             self.next_watch = time.monotonic() + _WATCH_S
         self._start_queued()
         if now >= self.refill_at:
+            self._prepare_next()
             self.spares.refill()
             self.isolation.reap()
 

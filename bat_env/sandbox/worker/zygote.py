@@ -85,6 +85,7 @@ def _forget_exits() -> None:
         atexit.register(loaders._set_python_exit_flag)
     if processes is not None:
         atexit.register(processes._exit_function)
+    cell.zygote_exits = atexit._ncallbacks()
 
 
 def _collapse() -> None:
@@ -168,7 +169,8 @@ class _Zygote:
         os.closerange(control_fd + 1, 1024)
         if self.config["keeper"]:
             control_fd = _keep(control_fd)
-        spare(socket.socket(fileno=control_fd), self.program)
+        early = self.config["lock"] and not self.config["namespaces"]
+        spare(socket.socket(fileno=control_fd), self.program, early=early)
 
 
 def _keep(control_fd: int) -> int:
@@ -201,44 +203,68 @@ def _status(*fields: str) -> dict[str, int]:
     return {name: int(rows[name].split()[0]) for name in fields if name in rows}
 
 
-def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    first, fds, _, _ = socket.recv_fds(control, 1 << 16, 8)
-    if len(first) < _LENGTH.size:
-        os._exit(0)  # retired unused
-    (size,) = _LENGTH.unpack_from(first)
-    body = bytearray(first[_LENGTH.size :])
-    while len(body) < size:
-        part = control.recv(size - len(body))
-        if not part:
-            os._exit(0)
-        body += part
-    return json.loads(body), fds
+class _Inbox:
+    """Assignments from the supervisor; two may arrive in one piece."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._data = bytearray()
+        self._fds: list[int] = []
+
+    def next(self) -> tuple[dict[str, Any], list[int]]:
+        """The next one and its descriptors. Leaves when the supervisor lets go of this spare."""
+        while len(self._data) < _LENGTH.size or len(self._data) < _LENGTH.size + self._size():
+            data, fds, _, _ = socket.recv_fds(self._control, 1 << 16, 8)
+            if not data:
+                os._exit(0)
+            self._data += data
+            self._fds += fds
+        end = _LENGTH.size + self._size()
+        job = json.loads(self._data[_LENGTH.size : end])
+        del self._data[:end]
+        fds, self._fds = self._fds[: job["fds"]], self._fds[job["fds"] :]
+        return job, fds
+
+    def _size(self) -> int:
+        return int(_LENGTH.unpack_from(self._data)[0])
 
 
-def spare(control: socket.socket, program: bytes) -> NoReturn:
-    """Wait for an assignment, become the cell."""
+def spare(control: socket.socket, program: bytes, *, early: bool) -> NoReturn:
+    """Go where the supervisor says, wait there for a cell, become it.
+
+    Args:
+        control: Channel to the supervisor.
+        program: System-call filter, or nothing.
+        early: Whether the filter may come first: nothing in the way from here to agent code is
+            forbidden by it. That holds where a cell has no namespaces to join.
+    """
     os.setsid()
     cell.rehearse()
-    job, fds = _receive(control)
+    if early:
+        cell.filter_calls(program)
+    inbox = _Inbox(control)
     try:
+        job, fds = inbox.next()
+        place = job["enter"]
+        cell.enter(place, fds)
+        cell.lock_down({**place, "lock": place["lock"] and not early}, program)
+        os.environ.update(place["env"])
+        job, fds = inbox.next()
         os.dup2(fds[0], 1)
         os.dup2(fds[1], 2)
-        cell.enter(job, fds[2:])
-        cell.lock_down(job, program)
-        os.environ.update(job["env"])
     except BaseException as error:
         control.sendall(f"{type(error).__name__}: {error}".encode())
         os._exit(125)
     control.detach()
     os.closerange(3, 1024)
-    if job["language"] == "bash":
-        cell.run_bash(job)
-    cell.run_python(job)
+    if job["run"]["language"] == "bash":
+        cell.run_bash(job["run"])
+    cell.run_python(job["run"])
 
 
 def assign(control: socket.socket, job: dict[str, Any], fds: list[int]) -> None:
     """Supervisor side of :func:`spare`."""
-    body = json.dumps(job).encode()
+    body = json.dumps({**job, "fds": len(fds)}).encode()
     message = _LENGTH.pack(len(body)) + body
     sent = socket.send_fds(control, [message], fds)
     if sent < len(message):
