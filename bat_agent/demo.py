@@ -10,6 +10,7 @@ from bat_agent.files import check_file, check_folder, write_json
 from bat_agent.pipeline import LABELS, Pipeline, Results
 from bat_agent.presets import Preset, load_preset
 from bat_env.errors import ConfigError
+from bat_env.extras import require
 
 LEARN_SCHEMA: Final = 1
 ROUNDS: Final = 2
@@ -18,6 +19,9 @@ STEPS: Final = 18
 
 DOCKER_LIVE: Final = 6
 """Containers at once on a small machine."""
+
+TASKS: Final = ("seg/kidney_tumor",)
+"""What the demo practises: the task of its suites. Time and scores must not follow new tasks."""
 
 TITLE: Final = "Kidney tumour segmentation: did the agent get better?"
 
@@ -40,16 +44,18 @@ def demo_config(
         steps: Updates of a round; those of the preset if ``None``.
         backend: Sandbox backend; ``"auto"`` is resolved now and recorded.
         preset: Recipe.
-        bank: Contents of the Stage Bank; the defaults if ``None``.
+        bank: Contents of the Stage Bank; the defaults if ``None``. If it names no task, it gets
+            the demo's.
         title: Of the report.
 
     Raises:
         UnknownNameError: If preset or backend does not exist.
         SandboxUnavailableError: If no sandbox can run here.
-        ConfigError: If ``seed`` or ``rounds`` is negative.
+        ConfigError: If ``seed`` or ``rounds`` is negative, or what training needs is missing.
     """
     from bat_env.sandbox import resolve_backend
 
+    require("train", "Training")
     if seed < 0 or rounds < 0:
         raise ConfigError(f"Expected seed and rounds >= 0, came {seed} and {rounds}.")
     recipe, resolved = load_preset(preset), resolve_backend(backend)
@@ -59,13 +65,16 @@ def demo_config(
         recipe = recipe.updated(rollout={"max_live": live})
     if steps is not None:
         recipe = recipe.updated(grpo={"steps_per_round": steps})
+    bank = bank or BankSettings()
+    if bank.tasks is None:
+        bank = bank.model_copy(update={"tasks": TASKS})
     return RunConfig(
         title=title,
         seed=seed,
         backend=resolved,
         preset=recipe,
         rounds=rounds,
-        bank=bank or BankSettings(),
+        bank=bank,
     )
 
 

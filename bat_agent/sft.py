@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from bat_agent.training import (
     save_final,
     write_whole,
 )
-from bat_env.errors import BankError
+from bat_env.errors import BankError, ConfigError
 from bat_env.stages import Stage
 
 
@@ -117,11 +117,44 @@ def tokenizer_samples(demos: Iterable[Any], states: Iterable[Any]) -> Iterable[S
     for demo in demos:
         instance = f"{demo.task}/{demo.size}/{demo.index}"
         for turn in demo.turns:
-            yield Sample(turn.observation, instance, written=False)
+            yield Sample(turn.observation, instance, written=False, task=demo.task)
             if "code" in turn.action["arguments"]:
-                yield Sample(turn.action["arguments"]["code"] + "\n", instance)
+                yield Sample(turn.action["arguments"]["code"] + "\n", instance, task=demo.task)
     for state in states:
-        yield Sample(state.brief, f"{state.task}/{state.size}/{state.index}", written=False)
+        instance = f"{state.task}/{state.size}/{state.index}"
+        yield Sample(state.brief, instance, written=False, task=state.task)
+
+
+PROMPT_SHARE: Final = 0.9
+"""Share of the prompt budget that training prompts may take: held-out names may be longer."""
+
+
+def check_prompts(demos: Iterable[Any], states: Iterable[Any], codec: Codec, limit: int) -> None:
+    """Refuse briefs that would not fit, before anything is trained on them.
+
+    Args:
+        demos: Demonstrations of a bank.
+        states: States of a bank.
+        codec: Renders them.
+        limit: ``max_prompt_tokens`` of the preset.
+
+    Raises:
+        ConfigError: If a brief takes more than :data:`PROMPT_SHARE` of ``limit``.
+    """
+    texts = [(demo.task, demo.focus, demo.turns[0].observation) for demo in demos]
+    texts += [(state.task, state.focus, state.brief) for state in states]
+    longest = (0, "", "")
+    for task, focus, text in texts:
+        observation = {"stage": int(Stage.parse(focus)), "text": text}
+        longest = max(longest, (len(codec.prompt_ids(observation, {})), task, str(focus)))
+    most = int(PROMPT_SHARE * limit)
+    if longest[0] > most:
+        raise ConfigError(
+            f"Expected briefs of at most {most} tokens ({PROMPT_SHARE:.0%} of max_prompt_tokens "
+            f"{limit}, as held-out names may be longer), got {longest[0]} for {longest[1]} with "
+            f"focus {longest[2]}. Raise the preset's rollout.max_prompt_tokens, or shorten the "
+            "task's brief."
+        )
 
 
 def train_sft(
@@ -150,6 +183,7 @@ def train_sft(
 
     Raises:
         BankError: If no demonstration is usable.
+        ConfigError: If a brief of the bank does not fit the preset's prompt budget.
         CheckpointError: If ``out_dir`` holds another run.
     """
     preset, out = load_preset(preset), Path(out_dir)
@@ -180,7 +214,7 @@ def train_sft(
     if done is not None:
         return done
     base = _base(out, preset, seed, lambda: tokenizer_samples(demos, states))
-    return _train(out, base, demos, preset, seed, progress)
+    return _train(out, base, demos, states, preset, seed, progress)
 
 
 def _base(out: Path, preset: Preset, seed: int, texts: Any) -> Path:
@@ -235,6 +269,7 @@ def _train(
     out: Path,
     base: Path,
     demos: list[Any],
+    states: list[Any],
     preset: Preset,
     seed: int,
     progress: StepProgress | None,
@@ -249,6 +284,7 @@ def _train(
     settings = preset.sft
     policy = load_policy(base, trainable=True)
     codec = make_codec(preset.model.codec, policy.tokenizer)
+    check_prompts(demos, states, codec, preset.rollout.max_prompt_tokens)
     built = [build_row(demo, codec, settings.max_row_tokens) for demo in demos]
     rejected = sum(n for _, n in built)
     rows = [row for row, _ in built if row is not None]

@@ -33,11 +33,16 @@ class TinyModelConfig(BaseModel):
     intermediate_size: int = Field(192, ge=8)
     initializer_range: float = Field(0.1, gt=0)
     context_tokens: int = Field(4096, ge=256, description="Longest sequence, tokens.")
-    vocab_lines: int = Field(1200, ge=0, description="Whole lines that are one token, at most.")
-    vocab_pieces: int = Field(500, ge=0, description="Sub-line pieces, at most.")
+    vocab_lines: int = Field(
+        1200, ge=0, description="Whole lines of each task that are one token, at most."
+    )
+    vocab_pieces: int = Field(500, ge=0, description="Sub-line pieces for each task, at most.")
     min_line_count: int = Field(3, ge=1, description="A line must occur this often to be a token.")
     shared_share: float = Field(
-        0.5, ge=0, le=1, description="Share of instances that must hold a text which is only read."
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of a task's instances that must hold a text which is only read.",
     )
 
 
@@ -49,11 +54,13 @@ class Sample:
         text: The text.
         instance: Names the task instance that it is about.
         written: Whether the policy writes it (a code cell) rather than reads it.
+        task: Names the task; what is usual is counted within each.
     """
 
     text: str
     instance: str = ""
     written: bool = True
+    task: str = ""
 
 
 def train_tokenizer(samples: Iterable[Sample | str], config: TinyModelConfig | None = None) -> Any:
@@ -63,8 +70,9 @@ def train_tokenizer(samples: Iterable[Sample | str], config: TinyModelConfig | N
     byte-pair pieces learned from what the whole lines leave over, and finally in single bytes. The
     segmentation with the fewest tokens wins, so a known line is always one token.
 
-    What is only read becomes a token if most instances share it: names and numbers of single
-    instances are spelled out in training just as they are on instances never seen.
+    What is only read becomes a token if most instances of a task share it: names and numbers of
+    single instances are spelled out in training just as they are on instances never seen, and the
+    texts of a task take no more tokens because other tasks are learned beside it.
 
     Args:
         samples: Training-namespace texts: code cells, briefs, observations. A plain string is a
@@ -111,7 +119,15 @@ def train_tokenizer(samples: Iterable[Sample | str], config: TinyModelConfig | N
 
 
 def _whole_lines(corpus: Sequence[Sample], config: TinyModelConfig) -> list[str]:
-    """Lines that become one token, the most frequent first."""
+    """Lines that become one token: of each task the most frequent, without repeats."""
+    tasks: defaultdict[str, list[Sample]] = defaultdict(list)
+    for sample in corpus:
+        tasks[sample.task].append(sample)
+    found = (line for name in sorted(tasks) for line in _lines_of_task(tasks[name], config))
+    return list(dict.fromkeys(found))
+
+
+def _lines_of_task(corpus: Sequence[Sample], config: TinyModelConfig) -> list[str]:
     written: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     instances: defaultdict[str, set[str]] = defaultdict(set)
@@ -136,14 +152,15 @@ def _whole_lines(corpus: Sequence[Sample], config: TinyModelConfig) -> list[str]
 def _pieces(
     corpus: Sequence[Sample], whole: set[str], alphabet: list[str], config: TinyModelConfig
 ) -> list[str]:
-    """Parts of words, for the lines that are no token, that most instances share."""
+    """Parts of words, for the lines that are no token, that most instances of a task share."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    rest: defaultdict[str, set[str]] = defaultdict(set)
+    rest: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for sample in corpus:
         for line in sample.text.splitlines(keepends=True):
             if line not in whole:
-                rest[sample.instance].add(line)
+                rest[sample.task, sample.instance].add(line)
+    tasks = {task for task, _ in rest}
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -153,17 +170,25 @@ def _pieces(
     )
     decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=len(alphabet) + config.vocab_pieces,
+        vocab_size=len(alphabet) + config.vocab_pieces * max(1, len(tasks)),
         initial_alphabet=alphabet,
         min_frequency=2,
         show_progress=False,
         limit_alphabet=len(alphabet),
     )
     bpe.train_from_iterator([line for name in sorted(rest) for line in sorted(rest[name])], trainer)
-    texts = ["".join(sorted(lines)) for lines in rest.values()]
-    most = config.shared_share * len(texts)
+    texts: defaultdict[str, list[str]] = defaultdict(list)
+    for (task, _), lines in rest.items():
+        texts[task].append("".join(sorted(lines)))
+
+    def usual(piece: str) -> bool:
+        return any(
+            sum(piece in text for text in some) >= config.shared_share * len(some)
+            for some in texts.values()
+        )
+
     found = [decoder.decode([token]) for token in sorted(bpe.get_vocab()) if len(token) > 1]
-    return [p for p in found if "\ufffd" not in p and sum(p in text for text in texts) >= most]
+    return [piece for piece in found if "\ufffd" not in piece and usual(piece)]
 
 
 def build_model(tokenizer: Any, config: TinyModelConfig | None = None, *, seed: int = 0) -> Any:

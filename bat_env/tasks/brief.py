@@ -6,6 +6,7 @@ that a policy that reads whole lines meets few new ones.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final
@@ -20,6 +21,9 @@ from bat_env.tasks.staging import public_spec
 
 MAX_LISTED_FILES: Final = 40
 """Workspace files of a start state that are listed; the rest is counted."""
+
+MAX_CASE_FILES: Final = 8
+"""Files that differ in nothing but the case, from which on they share one line of the list."""
 
 
 @cache
@@ -54,6 +58,20 @@ def _lines(value: Any, indent: int = 0) -> list[str]:
     return lines
 
 
+def _listed(files: Sequence[str], cases: Sequence[str]) -> list[str]:
+    """One line a file, or one for many that differ in the case alone, sorted."""
+    kinds: defaultdict[str, list[str]] = defaultdict(list)
+    known = set(cases)
+    for path in files:
+        parts = ["<case>" if part in known else part for part in path.split("/")]
+        kinds["/".join(parts)].append(path)
+    lines = []
+    for kind, paths in kinds.items():
+        many = len(paths) > MAX_CASE_FILES and "<case>" in kind
+        lines += [f"{kind} for {len(paths)} of {len(known)} cases"] if many else paths
+    return sorted(lines)
+
+
 def render_brief(
     task: Task,
     instance: Instance,
@@ -80,7 +98,8 @@ def render_brief(
     """
     if tier not in task.spec.tiers:
         raise unknown_name("tier", tier, task.spec.tiers, hint=f"They are tiers of {task.id}.")
-    listed = sorted(files)[:MAX_LISTED_FILES]
+    lines = _listed(files, instance.cases)
+    listed = lines[:MAX_LISTED_FILES]
     return _template(task.brief_template(tier)).render(
         spec=task.spec,
         public=public_spec(task.spec, tier, focus),
@@ -95,5 +114,5 @@ def render_brief(
         outcome=outcome,
         exposed=exposed.rstrip("\n"),
         files=listed,
-        more_files=len(files) - len(listed),
+        more_files=len(lines) - len(listed),
     )
