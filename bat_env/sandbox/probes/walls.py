@@ -9,9 +9,14 @@ from .probe import Probe
 
 # Puts into r what `look(pid)` says of every process but the cell's own.
 _OTHERS: Final = """
+def lives(n):
+    # What is left of the cell before has no memory and no instruction to run any more.
+    try: return 'VmSize' in open(f'/proc/{n}/status').read()
+    except OSError: return False
 for n in os.listdir('/proc'):
     if n.isdigit() and int(n) != os.getpid():
-        r += look(int(n))
+        found = look(int(n))
+        if lives(n): r += found
 """
 
 
