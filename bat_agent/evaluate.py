@@ -18,6 +18,7 @@ from bat_agent.evaluation import CellScore, Evaluation, classify
 from bat_agent.files import check_folder, derived_seed, digest_of
 from bat_agent.rollout import AGENT_ERROR, EnvPool, EpisodeResult, ResetSpec, run_agent
 from bat_env.errors import ConfigError, TaskError, unknown_name
+from bat_env.extras import require, require_for_cells
 from bat_env.tasks.instance import Size
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -160,7 +161,7 @@ def check_request(
         trajectory_dir: Where to write the episodes, or ``None``.
 
     Raises:
-        ConfigError: If the request cannot work.
+        ConfigError: If the request cannot work, or what it needs is not installed.
         UnknownNameError: If agent, suite, task, tier or backend does not exist.
         CheckpointError: If the agent is a folder without a policy.
     """
@@ -178,12 +179,16 @@ def check_request(
         if tier not in tiers:
             raise unknown_name(f"tier of {played}", tier, tiers)
     source = agent if isinstance(agent, AgentSource) else load_agent(agent)
+    if source.checkpoint is not None:
+        require("train", f"The checkpoint {source.checkpoint}")
+    backend = resolve_backend(sandbox)
+    require_for_cells(backend)
     if trajectory_dir is not None:
         check_folder(trajectory_dir, "a folder for trajectories")
     return Request(
         plan=plan,
         source=source,
-        backend=resolve_backend(sandbox),
+        backend=backend,
         temperature=0.0 if greedy else temperature,
         tier=tier,
         workers=workers,

@@ -26,6 +26,7 @@ from bat_agent.progress import Advance, JobCount, Phase, RunProgress
 from bat_agent.report.collect import RESULTS_SCHEMA
 from bat_agent.usage import Usage
 from bat_env.errors import ConfigError
+from bat_env.extras import require
 
 LABELS: Final[Mapping[str, str]] = {
     "base": "base (untrained)",
@@ -67,6 +68,7 @@ class Pipeline:
     def __init__(
         self, run: Path, config: RunConfig, *, command: str = "", quiet: bool = False
     ) -> None:
+        require("train", "Training")
         self.run_dir, self.command, self.quiet = run, command, quiet
         self._check_origin(config)
         self.config = config.claim(run)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
 
 from bat_env import __version__, command_line
 from bat_env.errors import BatError, SandboxUnavailableError
+from bat_env.extras import EXTRAS, HOST_BACKENDS, install, there
 from bat_env.tasks_cli import tasks_app
 
 app = typer.Typer(
@@ -46,7 +46,7 @@ def main() -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(__version__)
+        print(f"bat-env {__version__}")
         raise typer.Exit
 
 
@@ -172,14 +172,14 @@ def _findings() -> list[dict[str, Any]]:
     """One row a check: name, ok, found, advice."""
     rows = [_row("automed-bat", True, f"{__version__} on Python {sys.version.split()[0]}")]
     for module, extra in (("torch", "sandbox-local"), ("monai", "sandbox-local"), ("trl", "train")):
-        found = importlib.util.find_spec(module) is not None
+        found = there(module)
         what = importlib.metadata.version(module) if found else "not installed"
-        advice = "" if found else f"pip install 'automed-bat[{extra}]'"
+        advice = "" if found else install(extra)
         rows.append(_row(f"package {module}", found, what, advice))
     rows.append(_docker_row())
     for backend, advice in (
         ("docker", "start a Docker daemon and run `bat-env image build`"),
-        ("local", "needs Linux with user namespaces, and the extra sandbox-local"),
+        ("local", "needs Linux with user namespaces, and " + install("sandbox-local")),
     ):
         rows.append(_sandbox_row(backend, advice))
     rows.append(_bank_row())
@@ -222,10 +222,16 @@ def _docker_row() -> dict[str, Any]:
 def _docker_missing(error: SandboxUnavailableError) -> str:
     """One short sentence: which part of Docker is missing and how to get it."""
     if isinstance(error.__cause__, ImportError):
-        return "pip install docker"
+        return install()
     if "image" in str(error).partition(".")[0]:
         return "image not built: bat-env image build"
     return "start a Docker daemon, then: bat-env image build"
+
+
+_LOOK: Final = """
+import importlib.util
+print(6 * 7, *(m for m in {modules} if importlib.util.find_spec(m) is None))
+"""
 
 
 def _sandbox_row(backend: str, advice: str) -> dict[str, Any]:
@@ -237,15 +243,21 @@ def _sandbox_row(backend: str, advice: str) -> dict[str, Any]:
         try:
             sandbox.start()
             sandbox.reset({})
-            result = sandbox.run(Cell("python", "print(6 * 7)"))
+            result = sandbox.run(Cell("python", _LOOK.format(modules=EXTRAS["sandbox-local"])))
         finally:
             sandbox.close()
     except BatError as error:
         if backend == "docker" and isinstance(error, SandboxUnavailableError):
             return _row("sandbox docker", False, "optional", _docker_missing(error))
         return _row(f"sandbox {backend}", False, str(error), advice)
-    ok = result.ok and result.stdout.strip() == "42"
-    return _row(f"sandbox {backend}", ok, "runs cells" if ok else result.stderr[-200:])
+    words = result.stdout.split()
+    if not result.ok or words[:1] != ["42"]:
+        return _row(f"sandbox {backend}", False, result.stderr[-200:], advice)
+    if len(words) > 1:
+        found = f"runs cells, but they lack imaging packages that tasks need: {' '.join(words[1:])}"
+        get = install("sandbox-local") if backend in HOST_BACKENDS else "bat-env image build"
+        return _row(f"sandbox {backend}", False, found, get)
+    return _row(f"sandbox {backend}", True, "runs cells")
 
 
 def _bank_row() -> dict[str, Any]:
@@ -256,3 +268,7 @@ def _bank_row() -> dict[str, Any]:
             return _row("stage bank", True, f"{bank.status().states} states at {bank.path}")
     except BatError as error:
         return _row("stage bank", False, str(error), "bat-env bank build")
+
+
+if __name__ == "__main__":
+    main()

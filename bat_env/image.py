@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 from bat_env.errors import ConfigError, SandboxUnavailableError
+from bat_env.extras import install
 
 if TYPE_CHECKING:
     from bat_env._image_progress import BuildProgress
@@ -109,7 +110,7 @@ def connect(timeout_s: float) -> _Client:
         import docker
     except ImportError as error:
         raise SandboxUnavailableError(
-            "The docker sandbox needs the Python package 'docker': pip install docker."
+            f"The docker sandbox needs the Python package 'docker': {install()}."
         ) from error
     host = daemon_host()
     try:

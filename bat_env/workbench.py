@@ -7,18 +7,30 @@ at the same cell too, the cell did it, and the agent bears it; anything else is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
+import warnings
 from dataclasses import dataclass, field
 from typing import Final
 
 from bat_env.episode import ViolationKind
-from bat_env.errors import SandboxError
+from bat_env.errors import ConfigError, SandboxError
+from bat_env.extras import require_for_cells
 from bat_env.sandbox import SandboxPool, resolve_backend, shared_pool
 from bat_env.sandbox.base import Cell, CellResult, Delta, FileTree, Limits, Manifest, Sandbox
 
 _START_TRIES: Final = 3
 _KILLED: Final = 128 + 9
+
+
+@functools.cache
+def _warn_of_missing(backend: str) -> None:
+    """Agent code that fails for want of a package looks like a bad agent: say it once."""
+    try:
+        require_for_cells(backend)
+    except ConfigError as error:
+        warnings.warn(str(error), stacklevel=2)
 
 
 def cell_seed(episode_seed: int, call: int) -> int:
@@ -114,6 +126,7 @@ class Workbench:
             self._limits = limits
             given = self.sandbox
             backend = resolve_backend(given) if isinstance(given, str) else given.backend
+            _warn_of_missing(backend)
             self._pool = shared_pool(backend, limits, self.pool_size)
         self._files, self._history = files, []
         for last in (False,) * (_START_TRIES - 1) + (True,):

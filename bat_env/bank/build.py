@@ -28,6 +28,7 @@ from bat_env.bank.status import BuildReport
 from bat_env.bank.store import Bank
 from bat_env.bank.workers import Crew, Outcome, Station
 from bat_env.errors import BankError, ConfigError
+from bat_env.extras import require_for_cells
 from bat_env.rubric import compile_contract
 from bat_env.sandbox import resolve_backend
 from bat_env.stages import Stage
@@ -278,7 +279,7 @@ def build(
         What was made, what was refused and why.
 
     Raises:
-        ConfigError: On an argument out of range.
+        ConfigError: On an argument out of range, or if cells cannot import what tasks need.
         BankError: If the bank cannot be written, or another process writes to it.
         LeakageError: If a held-out suite cannot be fingerprinted.
         SandboxUnavailableError: If no sandbox can run here.
@@ -297,6 +298,7 @@ def build(
     wanted = [(task, size, tier) for task in loaded for size in sizes for tier in tiers]
     indices = instance_indices(seed, instances)
     resolved = resolve_backend(backend)
+    require_for_cells(resolved)
     with (
         Bank.open(path, create=True) as bank,
         reporter(progress) as show,

@@ -23,7 +23,7 @@ def _run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_version_and_tasks() -> None:
-    assert _run("--version").stdout.strip() == bat_env.__version__
+    assert _run("--version").stdout == f"bat-env {bat_env.__version__}\n"
     rows = json.loads(_run("tasks", "--json").stdout)["tasks"]
     assert "seg/kidney_tumor" in [row["id"] for row in rows]
     assert "seg/kidney_tumor  v0" in _run("tasks").stdout
