@@ -1,0 +1,146 @@
+"""How a cell ends: told early, told truly, and only when nothing of it runs any more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from bat_env.sandbox import CellResult, Sandbox
+from bat_env.sandbox.worker import proc
+
+Run = Callable[..., CellResult]
+
+EXIT_THREAD = {"x86_64": 60, "aarch64": 93}
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 255])
+def test_exit_codes(walled: Sandbox, python: Run, bash: Run, code: int) -> None:
+    assert python(walled, f"import os; os._exit({code})").exit_code == code
+    assert python(walled, f"raise SystemExit({code})").exit_code == code
+    assert bash(walled, f"exit {code}").exit_code == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_signals(walled: Sandbox, python: Run, bash: Run, number: int) -> None:
+    assert python(walled, f"import os; os.kill(os.getpid(), {number})").exit_code == 128 + number
+    assert bash(walled, f"kill -{int(number)} $$").exit_code == 128 + number
+
+
+def test_silence_is_not_the_end(walled: Sandbox, python: Run) -> None:
+    """A cell that closed its streams still runs, and what it does then is still its own."""
+    code = (
+        "import os, time\nos.close(1); os.close(2); time.sleep(.3)\n"
+        "open('late', 'w').write('x'); os._exit(5)"
+    )
+    seen = python(walled, code)
+    assert (seen.exit_code, list(seen.delta.created)) == (5, ["late"])
+    assert seen.wall_s >= 0.3
+
+
+def test_threads_that_outlive_the_first(walled: Sandbox, python: Run) -> None:
+    """The first thread leaves alone: the process is a zombie to look at, and runs on."""
+    number = EXIT_THREAD[os.uname().machine]
+    code = f"""
+import ctypes, os, threading, time
+libc = ctypes.CDLL(None)
+def late():
+    time.sleep(.3)
+    open('late', 'w').write('x')
+    os._exit(6)
+threading.Thread(target=late).start()
+os.close(1); os.close(2)
+libc.syscall({number}, 0)
+"""
+    seen = python(walled, code)
+    assert (seen.exit_code, list(seen.delta.created)) == (6, ["late"])
+
+
+def test_children_end_with_the_cell(walled: Sandbox, python: Run) -> None:
+    """A child that goes on silently is ended before the listing, so it cannot write after it."""
+    code = """
+import os, time
+for _ in range(4):
+    if os.fork() == 0:
+        os.close(1); os.close(2)
+        n = 0
+        while True:
+            open('beat', 'w').write(str(n)); n += 1
+time.sleep(.05)
+"""
+    python(walled, code)
+    first = walled.manifest()["beat"]
+    time.sleep(0.2)
+    assert walled.manifest()["beat"] == first
+
+
+def test_what_a_cell_began_is_ended_in_order(walled: Sandbox, python: Run) -> None:
+    """Exit functions, finalizers, log files, threads and pools end as in any interpreter."""
+    code = """
+import atexit, logging, os, tempfile, threading, time, weakref
+from concurrent.futures import ThreadPoolExecutor
+atexit.register(lambda: print('exit function'))
+class Thing: pass
+thing = Thing(); weakref.finalize(thing, print, 'finalizer')
+folder = tempfile.TemporaryDirectory(dir='.')
+handler = logging.FileHandler('log.txt'); logging.getLogger().addHandler(handler)
+logging.getLogger().warning('logged')
+threading.Thread(target=lambda: (time.sleep(.1), print('thread'))).start()
+ThreadPoolExecutor(1).submit(lambda: (time.sleep(.05), print('pool')))
+print('last line')
+"""
+    seen = python(walled, code)
+    assert seen.stdout.split("\n")[0] == "last line"
+    assert set(seen.stdout.split("\n")[1:-1]) == {"exit function", "finalizer", "thread", "pool"}
+    assert list(walled.manifest()) == ["log.txt"]
+    assert walled.read("log.txt", 100) == b"logged\n"
+
+
+def test_a_prepared_process_belongs_to_one_episode(walled: Sandbox, python: Run) -> None:
+    """The process that waits for the next cell does not carry an old workspace into a new one."""
+    for number in range(3):
+        python(walled, f"open('f{number}', 'w').write('x')")
+    time.sleep(0.1)  # long enough for the next one to be prepared
+    walled.reset({"workspace/new.txt": b"new", "data/in.txt": b"in"})
+    seen = python(walled, "import os; print(sorted(os.listdir('.')), os.listdir('/data'))")
+    assert seen.stdout == "['new.txt'] ['in.txt']\n"
+
+
+def test_many_cells_leave_no_process(walled: Sandbox, python: Run) -> None:
+    """Prepared, spare and dying processes come to rest at a small number."""
+    count = "import os; print(sum(n.isdigit() for n in os.listdir('/proc')))"
+    for _ in range(12):
+        python(walled, "pass")
+    time.sleep(0.3)
+    assert int(python(walled, count).stdout) <= 8
+
+
+def test_the_kernels_word_about_an_ended_child() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    seen = proc.exit_of(pid)
+    assert seen is not None and seen[0] == 7 << 8 and 0 < seen[1] < 1_000_000
+    assert proc.shows_exit(pid, 7 << 8) and not proc.shows_exit(pid, 0)
+    assert pid not in [p.pid for p in proc.processes(pidns=False)]
+    os.waitpid(pid, 0)
+    assert proc.exit_of(pid) is None
+
+
+def test_a_running_process_has_not_ended() -> None:
+    assert proc.exit_of(os.getpid()) is None
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        mine = [p for p in proc.processes(pidns=False) if p.pid == os.getpid()]
+        assert len(mine) == 1 and mine[0].threads >= 2
+        assert proc.processes(pidns=False, skip={os.getpid()}) != []
+    finally:
+        stop.set()
+        thread.join()
