@@ -61,6 +61,8 @@ class Spares:
         self.report: dict[str, Any] = {}
         self.ended: list[tuple[int, int, int]] = []
         """pid, wait status, CPU microseconds of children not yet looked at."""
+        self.late: set[int] = set()
+        """Children whose end is known before the zygote tells it."""
         self._coming: dict[str, Spare] = {}
         self._serial = 0
         self.fork_us = 0
@@ -152,6 +154,9 @@ class Spares:
                 self.isolation.trusted.add(spare.pid)
             elif words[0] == "X":
                 pid, status, cpu = map(int, words[1:])
+                if pid in self.late:  # told before the number can be given to another
+                    self.late.remove(pid)
+                    continue
                 dead = [s for s in self.ready if s.pid == pid]
                 self.ready = [s for s in self.ready if s.pid != pid]
                 if not dead:

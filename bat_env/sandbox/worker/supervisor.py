@@ -148,7 +148,8 @@ class Supervisor:
         raise EOFError
 
     def _do_ping(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
-        state = {"sessions": len(self.boxes), "cells": len(self.cells)}
+        prepared = sum(box.spare is not None for box in self.boxes.values())
+        state = {"sessions": len(self.boxes), "cells": len(self.cells), "prepared": prepared}
         self._reply(request, {"ok": True, **state, "fork_us": self.spares.fork_us})
 
     def _do_open(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
@@ -424,6 +425,7 @@ class Supervisor:
             with self.isolation.as_agent():
                 ended = proc.exit_of(pid)
             if ended is not None:
+                self.spares.late.add(pid)
                 self._finish_safely(self.cells.pop(pid), *ended)
             elif cell.looks:
                 time.sleep(_LOOK_S)
