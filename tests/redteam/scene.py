@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -173,21 +172,23 @@ def _status(field: str) -> float:
     return int(rows[field].split()[0]) / 1024
 
 
-def _link(pid: int) -> str:
+def _link(pid: int, kind: str = "user") -> str:
     try:
-        return str(Path(f"/proc/{pid}/ns/user").readlink())
+        return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
     except OSError:
         return ""
 
 
-def _family() -> Iterator[tuple[int, int]]:
-    """(pid, parent) of every live process."""
+def _family() -> dict[int, int]:
+    """Process -> parent. Of what still has memory: without it, nothing runs any more."""
+    found = {}
     for name in (entry.name for entry in Path("/proc").iterdir()):
         if name.isdigit():
             with contextlib.suppress(OSError, IndexError):
                 fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-                if fields[0] not in "ZX":
-                    yield int(name), int(fields[1])
+                if fields[0] not in "ZX" and (fields[20] != "0" or int(fields[17]) > 1):
+                    found[int(name)] = int(fields[1])
+    return found
 
 
 @functools.cache
@@ -198,30 +199,50 @@ def daemon() -> Any:
     return docker.from_env()
 
 
-def agents(sandbox: Sandbox) -> list[int]:
-    """Live processes of agent code, as the host sees them."""
+def agents(sandbox: Sandbox) -> tuple[list[int], list[int]]:
+    """Live processes with the agent's rights, as the host sees them.
+
+    Returns:
+        Children of the zygote (the first process of a cell, or one that waits for the next cell),
+        and all others.
+    """
     if sandbox.backend == "docker":
-        listed = daemon().api.top(sandbox.container, ps_args="-eo pid,uid,stat")
-        rows = listed["Processes"]
-        return [int(pid) for pid, uid, state, *_ in rows if uid == "1000" and state[0] != "Z"]
+        listed = daemon().api.top(sandbox.container, ps_args="-eo pid,ppid,uid,vsz,stat")
+        rows = [(int(pid), int(parent), *rest) for pid, parent, *rest in listed["Processes"]]
+        ours = {pid: parent for pid, parent, uid, *_ in rows if uid == "0"}
+        theirs = {
+            pid: parent
+            for pid, parent, uid, size, state, *_ in rows
+            if uid == "1000" and state[0] not in "ZX" and (size != "0" or "l" in state)
+        }
+        # The first process of the container is the supervisor; its child is the zygote.
+        first = [pid for pid in theirs if ours.get(theirs[pid]) in ours]
+        return first, [pid for pid in theirs if pid not in first]
     # A cell is in a user namespace inside the worker's: two steps down from ours.
-    parents = dict(_family())
-    found = []
+    parents = _family()
+    first, others = [], []
     for pid in parents:
         chain, at = [], pid
         while at in parents and at != os.getpid():
             chain.append(_link(at))
             at = parents[at]
         if at == os.getpid() and len({*chain, _link(at)} - {""}) >= 3:
-            found.append(pid)
-    return found
+            # The zygote is outside the cell's PID namespace, whoever takes in orphans is inside.
+            crossed = _link(parents[pid], "pid") != _link(pid, "pid")
+            (first if crossed else others).append(pid)
+    return first, others
 
 
 def gone(sandbox: Sandbox, patience_s: float) -> list[int]:
-    """Agent processes that are still there after a while (teardown may lag behind the reply)."""
+    """Agent processes that are still there after a while (teardown may lag behind the reply).
+
+    The process that waits for the next cell has run no agent code; the worker says whether there
+    is one, and no other child of the zygote may have the agent's rights.
+    """
     deadline = time.monotonic() + patience_s
     while True:
-        left = agents(sandbox)
-        if not left or time.monotonic() > deadline:
-            return left
+        prepared = sandbox.worker.request({"op": "ping"})[0]["prepared"]
+        first, others = agents(sandbox)
+        if (len(first) == prepared and not others) or time.monotonic() > deadline:
+            return [*first[prepared:], *others]
         time.sleep(0.02)

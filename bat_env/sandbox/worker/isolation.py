@@ -154,6 +154,11 @@ class Container(Isolation):
 
     max_sessions = 1
 
+    def setup(self) -> None:
+        """Take an audit identity (nobody's): where none is set, every process may choose one."""
+        with contextlib.suppress(OSError), open("/proc/self/loginuid", "w") as file:
+            file.write("65534")
+
     def open(self, session: Session) -> None:
         """Make the session's file systems and namespaces."""
         session.folders = {name: f"/{name}" for name in (*READ_ONLY, "workspace", "tmp")}

@@ -18,6 +18,9 @@ from .spares import Spare
 OUTPUT_CEILING = 64 << 20
 """A cell that printed this many bytes in all is ended with the limit ``output``."""
 
+_COUNT_S = 0.1
+"""CPU time for one exact count of a cell's memory (20 ms for each GiB), not to stall the others."""
+
 _MEMORY_SIGNS = (
     b"MemoryError",
     b"Cannot allocate memory",
@@ -64,6 +67,9 @@ class Running:
         self.killed = False
         self.looks = 0
         self.before: dict[str, int] = {}
+        self.shared = 0
+        """KiB that the last count found to be in the sum of all processes more than once."""
+        self.recount_at = 0.0
 
     def kill(self, limit: str | None) -> None:
         """End every process of the cell; the first reason given stands."""
@@ -105,10 +111,45 @@ class Running:
         if tasks > self.session.limits["pids"]:
             self.kill("pids")
             return
-        shared, held = baseline.get("VmSize", 0) * 0.9, baseline.get("RssAnon", 0)
-        used = sum(max(0, p.anon - (held if p.size >= shared else 0)) for p in members)
-        if used > self.session.limits["memory_mb"] * 1024:
+        limit = self.session.limits["memory_mb"] * 1024
+        total = sum(p.anon for p in members)
+        if total <= limit:
+            return
+        if total - self.shared > limit or time.monotonic() >= self.recount_at:
+            self.shared = total - self._count(members, baseline)
+        if total - self.shared > limit:
             self.kill("memory")
+
+    def _count(self, members: list[proc.Process], baseline: dict[str, int]) -> int:
+        """Memory of the cell in KiB, each page once and those of the zygote not at all.
+
+        The size of a process alone says little of what it shares: it may look like a fresh fork and
+        hold pages of its own, or share all that it has with its parent.
+        """
+        began = time.process_time()
+        held, size = baseline.get("RssAnon", 0), baseline.get("VmSize", 0) * 0.9
+        counted = alike = 0
+        # The smallest first: should time run out, what is left counts too much and not too little.
+        for process in sorted(members, key=lambda p: p.anon):
+            fork = process.size >= size
+            guess = max(0, process.anon - held) if fork else process.anon
+            share = None
+            if time.process_time() - began < _COUNT_S:
+                share = self._share(process)
+            counted += guess if share is None else share
+            alike += fork and share is not None
+        cost = time.process_time() - began
+        self.recount_at = time.monotonic() + 20 * cost
+        # The zygote itself has part of each of its pages, too.
+        return counted - held * alike // (alike + 1)
+
+    def _share(self, process: proc.Process) -> int | None:
+        try:
+            with self.isolation.as_agent():
+                return proc.proportional(process.pid)
+        except PermissionError:
+            # What we start may be inspected: so this one has taken measures against it.
+            return process.anon if self.isolation.sees_exit else None
 
     def drain(self) -> None:
         """After the last process is gone: take what is left in the pipes."""
