@@ -99,13 +99,13 @@ def eval_command(
         evaluation = play(
             request, lambda done, total: advance(done, total, f"{done}/{total} episodes")
         )
-    if out is not None:
-        evaluation.save(out)
     summary = evaluation.summary()
     if as_json:
         print(json.dumps(summary, allow_nan=False))
     else:
         _print_scores(evaluation, summary)
+    if out is not None:
+        evaluation.save(out)  # After the scores: a disk that refuses must not lose them.
     _tell_unscored(evaluation)
 
 

@@ -12,24 +12,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bat_env.errors import ConfigError
+from bat_env.disk import is_full, named_if_full
+from bat_env.errors import ConfigError, DiskFullError
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` through a temporary file in the same folder and ``os.replace``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Write ``data`` to ``path`` through a temporary file in the same folder and ``os.replace``.
+
+    Raises:
+        DiskFullError: If the disk is full; what was there before is still there.
+    """
+    temporary: Path | None = None
+    with named_if_full(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            temporary = Path(name)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
+            raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -72,6 +80,7 @@ def check_folder(path: Path, what: str) -> None:
 
     Raises:
         ConfigError: If it is a file, or the system refuses to write there.
+        DiskFullError: If the disk is full.
     """
     made: list[Path] = []
     try:
@@ -84,6 +93,8 @@ def check_folder(path: Path, what: str) -> None:
         os.close(handle)
         Path(name).unlink()
     except OSError as error:
+        if is_full(error):
+            raise DiskFullError(path) from error
         raise ConfigError(
             f"Expected {what} where files can be written, came {path}: "
             f"{error.strerror or error}. Give another path."

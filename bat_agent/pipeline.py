@@ -25,6 +25,7 @@ from bat_agent.policy.checkpoint import SEAL
 from bat_agent.progress import Advance, JobCount, Phase, RunProgress
 from bat_agent.report.collect import RESULTS_SCHEMA
 from bat_agent.usage import Usage
+from bat_env.disk import named_if_full
 from bat_env.errors import ConfigError
 from bat_env.extras import require
 
@@ -81,6 +82,7 @@ class Pipeline:
             BatError: Whatever stops the run; a second call continues it.
         """
         with (
+            named_if_full(self.run_dir),
             locked(self.run_dir / "run.lock"),
             Usage(self.run_dir) as usage,
             RunProgress(self._phases(), quiet=self.quiet) as progress,

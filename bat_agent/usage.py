@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bat_agent.files import read_json, write_json
-from bat_env.errors import ConfigError
+from bat_env.errors import ConfigError, DiskFullError
 
 USAGE_SCHEMA: Final = 1
 FILE: Final = "usage.json"
@@ -114,7 +114,7 @@ class Usage:
 
     def _save(self) -> None:
         # A measure must not end the work: a full disk is noticed where it matters.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, DiskFullError):
             write_json(self._run / FILE, {"schema_version": USAGE_SCHEMA, **self.cost().to_json()})
 
 

@@ -10,7 +10,8 @@ from typing import Any, Final, NoReturn
 
 import typer
 
-from bat_env.errors import BatError
+from bat_env.disk import is_full
+from bat_env.errors import BatError, DiskFullError
 
 USER_ERROR: Final = 2
 INTERRUPTED: Final = 130
@@ -51,6 +52,8 @@ def run(
             code = INTERRUPTED
         elif hasattr(error, "format_message"):
             fail(usage(error, program))
+        elif is_full(error):
+            fail(str(DiskFullError(getattr(error, "filename", None) or "the output")))
         else:
             raise
     if code == INTERRUPTED:

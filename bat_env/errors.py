@@ -22,6 +22,19 @@ class UnknownNameError(ConfigError):
     """A name that is not registered; the message suggests the nearest ones."""
 
 
+class DiskFullError(BatError):
+    """A disk is full.
+
+    Args:
+        path: What could not be written; its disk is the full one.
+    """
+
+    def __init__(self, path: object) -> None:
+        super().__init__(
+            f"The disk that holds {path} is full; free space there and run the same command again."
+        )
+
+
 class TaskError(BatError):
     """A task folder or a task instance that breaks the task contract."""
 

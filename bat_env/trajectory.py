@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bat_env.errors import BatError, ConfigError
+from bat_env.disk import is_full
+from bat_env.errors import BatError, ConfigError, DiskFullError
 
 SCHEMA_VERSION: Final = "ATIF-v1.4"
 BAT_SCHEMA_VERSION: Final = 1
@@ -307,6 +308,8 @@ def write_json(path: Path, document: Any) -> None:
             stream.write(text)
         temporary.replace(path)
     except OSError as error:
+        if is_full(error):
+            raise DiskFullError(path) from error
         raise BatError(f"Cannot write {path}: {error.strerror or error}.") from error
     finally:
         if temporary is not None:

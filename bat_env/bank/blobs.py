@@ -13,7 +13,8 @@ from typing import Final
 
 import zstandard
 
-from bat_env.errors import BankError
+from bat_env.disk import is_full
+from bat_env.errors import BankError, DiskFullError
 
 _LEVEL: Final = 3
 _MAX_BLOB: Final = 1 << 30
@@ -45,7 +46,8 @@ class BlobStore:
         """Store ``data`` durably; returns its sha256. A corrupt older copy is replaced.
 
         Raises:
-            BankError: If the disk refuses; names the path.
+            DiskFullError: If the disk is full.
+            BankError: If the disk refuses for another reason; names the path.
         """
         digest = hashlib.sha256(data).hexdigest()
         if digest in self._good:
@@ -66,9 +68,11 @@ class BlobStore:
         except OSError as error:
             with contextlib.suppress(OSError):
                 temp.unlink()
+            if is_full(error):
+                raise DiskFullError(target) from error
             raise BankError(
-                f"Cannot store a blob at {target}: {error}. Free disk space or choose another "
-                "BAT_BANK, then run `bat-env bank build` again: it continues."
+                f"Cannot store a blob at {target}: {error}. Choose another BAT_BANK, or make that "
+                "folder writable, and run `bat-env bank build` again: it continues."
             ) from error
         self._good.add(digest)
         return digest

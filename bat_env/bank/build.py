@@ -25,8 +25,9 @@ from bat_env.bank.progress import ProgressFn, reporter
 from bat_env.bank.state import Demonstration, StageState
 from bat_env.bank.state import Outcome as StateOutcome
 from bat_env.bank.status import BuildReport
-from bat_env.bank.store import Bank
+from bat_env.bank.store import Bank, default_bank_path
 from bat_env.bank.workers import Crew, Outcome, Station
+from bat_env.disk import named_if_full
 from bat_env.errors import BankError, ConfigError
 from bat_env.extras import require_for_cells
 from bat_env.rubric import compile_contract
@@ -281,6 +282,7 @@ def build(
     Raises:
         ConfigError: On an argument out of range, or if cells cannot import what tasks need.
         BankError: If the bank cannot be written, or another process writes to it.
+        DiskFullError: If the disk is full; what was finished stays, and the next build goes on.
         LeakageError: If a held-out suite cannot be fingerprinted.
         SandboxUnavailableError: If no sandbox can run here.
     """
@@ -300,6 +302,7 @@ def build(
     resolved = resolve_backend(backend)
     require_for_cells(resolved)
     with (
+        named_if_full(path or default_bank_path()),
         Bank.open(path, create=True) as bank,
         reporter(progress) as show,
         Crew(resolved, of_suites(suites), workers, show) as crew,

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
-from bat_env.errors import BankError
+from bat_env.disk import is_full
+from bat_env.errors import BankError, DiskFullError
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -51,8 +52,17 @@ class Index:
         """The database file."""
         return self.folder / "index.sqlite"
 
+    def there(self) -> bool:
+        """Whether there is a database; one that a full disk left empty is none."""
+        return self.file.is_file() and self.file.stat().st_size > 0
+
     def create(self) -> None:
-        """Make the tables if they are not there. Two processes may do so at once."""
+        """Make the tables if they are not there. Two processes may do so at once.
+
+        Raises:
+            DiskFullError: If the disk is full.
+            BankError: If the index cannot be made.
+        """
         with self.lock, self._errors():
             connection = self._db(create=True)
             connection.execute("PRAGMA journal_mode=WAL")
@@ -146,6 +156,8 @@ class Index:
         try:
             yield
         except sqlite3.Error as error:
+            if is_full(error, self.folder):
+                raise DiskFullError(self.folder) from error
             raise BankError(
                 f"The index of the Stage Bank at {self.folder} cannot be used ({error}). "
                 "Move the folder away and run `bat-env bank build`."

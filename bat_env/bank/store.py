@@ -98,10 +98,15 @@ class Bank:
                     f"{error.strerror or error}. Give another path."
                 ) from error
             bank._index.create()
-        elif not bank._index.file.is_file():
-            raise BankError(
-                f"There is no Stage Bank at {bank.path}. Run `bat-env bank build` to make it."
+        elif not bank._index.there():
+            objects = sum(1 for _ in bank.blobs.digests())
+            lacking = (
+                f"The Stage Bank at {bank.path} has lost its index ({bank._index.file.name} is "
+                f"missing or empty; {objects} objects are there). Run `bat-env bank build`: it "
+                "makes the rows again and keeps the objects that fit."
             )
+            none = f"There is no Stage Bank at {bank.path}. Run `bat-env bank build` to make it."
+            raise BankError(lacking if objects else none)
         rows = bank._index.rows("SELECT value FROM meta WHERE key='schema_version'")
         if rows != [(SCHEMA_VERSION,)]:
             raise BankError(

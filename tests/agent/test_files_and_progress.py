@@ -20,7 +20,7 @@ from bat_agent.files import (
     write_json,
 )
 from bat_agent.progress import JobCount, Phase, RunProgress
-from bat_env.errors import ConfigError
+from bat_env.errors import ConfigError, DiskFullError
 
 
 def test_a_file_is_whole_or_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_a_file_is_whole_or_the_old_one(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(DiskFullError, match=r"x\.json is full; free space"):
         write_bytes(file, b"new")
     assert read_json(file, schema_version=1)["a"] == 1
     assert [p.name for p in file.parent.iterdir()] == ["x.json"]

@@ -57,6 +57,27 @@ def bank(tmp_path: Path) -> Any:
         yield opened
 
 
+def test_a_lost_index_is_named_and_made_again_over_the_same_objects(tmp_path: Path) -> None:
+    folder, files = tmp_path / "bank", {"a.txt": b"a", "b.txt": b"b"}
+    with Bank.open(folder, create=True) as bank:
+        row = bank.add(make_state(), files)
+        objects = set(bank.blobs.digests())
+        digest = bank.digest()
+    (folder / "index.sqlite").unlink()
+    with pytest.raises(BankError, match=rf"lost its index.*{len(objects)} objects.*bank build"):
+        Bank.open(folder)
+    (folder / "index.sqlite").touch()  # as a full disk leaves it
+    with pytest.raises(BankError, match="lost its index"):
+        Bank.open(folder)
+    with Bank.open(folder, create=True) as bank:
+        assert bank.query() == [] and bank.verify().ok
+        assert bank.add(make_state(), files) == row
+        assert set(bank.blobs.digests()) == objects and bank.digest() == digest
+        assert bank.workspace(row.state_id) == files and bank.verify().orphans == 0
+    with pytest.raises(BankError, match="There is no Stage Bank"):
+        Bank.open(tmp_path / "none")
+
+
 def test_round_trip_and_deduplication(bank: Bank) -> None:
     files = {"plan/plan.md": b"plan", "outputs/a/x.bin": bytes(range(256)) * 40, "empty": b""}
     first = bank.add(make_state(), files, [{"code": "print(1)"}])
