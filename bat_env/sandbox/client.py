@@ -191,10 +191,11 @@ class WorkerClient:
 
     def send(self, header: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
         """Send a frame that gets no reply."""
-        data = wire.pack({"id": -1, **header}, blobs)
+        pieces = wire.pieces({"id": -1, **header}, blobs)
         try:
             with self._write_lock:
-                self._transport.write(data)
+                for piece in pieces:
+                    self._transport.write(piece)
         except OSError as error:
             self._die(str(error))
             raise self._death(str(header["op"])) from None

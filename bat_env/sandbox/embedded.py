@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import fcntl
 import os
 import subprocess
 import sys
@@ -49,6 +50,7 @@ SKIP: Final[tuple[str, ...]] = (
 """Optional imports of the above that the zygote does without; a cell may still import them."""
 
 START_TIMEOUT_S: Final = 180.0
+_F_SETPIPE_SZ: Final = 1031
 
 _workers: dict[tuple[Any, ...], WorkerClient] = {}
 _lock = threading.Lock()
@@ -69,6 +71,10 @@ class _Pipes:
             env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
         )
         self._groups = config.get("cgroup")
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                assert pipe is not None
+                fcntl.fcntl(pipe.fileno(), _F_SETPIPE_SZ, 1 << 20)
         self._reading = threading.Lock()
         self._said: collections.deque[bytes] = collections.deque(maxlen=32)
         self._listener = threading.Thread(target=self._listen, daemon=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bat_env.errors import SandboxError
@@ -15,6 +16,8 @@ from .client import WorkerClient
 from .worker import wire
 
 _GRACE_S = 60.0
+_PARCEL = 1 << 20
+"""Bytes of a frame of files: small, so that the worker writes one while the next is made."""
 
 
 class WorkerSandbox:
@@ -195,22 +198,29 @@ def shm_mb(limits: Limits) -> int:
     return min(256, limits.memory_mb)
 
 
-def _parcels(files: FileTree) -> list[tuple[list[tuple[str, bool]], list[bytes]]]:
-    """Pack files into frames of bounded size; a large file is continued by appending."""
-    parcels: list[tuple[list[tuple[str, bool]], list[bytes]]] = []
-    paths: list[tuple[str, bool]] = []
+def _parcels(files: FileTree) -> Iterator[tuple[list[tuple[str, bool, str]], list[bytes]]]:
+    """Pack files into frames of bounded size; a large file is continued by appending.
+
+    The digest of a workspace file goes with its last piece: it is made here, while the worker
+    writes the files before.
+
+    Yields:
+        For each frame (path, whether it continues a file, sha256 or nothing) and the contents.
+    """
+    paths: list[tuple[str, bool, str]] = []
     blobs: list[bytes] = []
     size = 0
     for path in sorted(files):
         content = files[path]
-        for start in range(0, max(1, len(content)), wire.CHUNK):
-            piece = content[start : start + wire.CHUNK]
-            if blobs and (size + len(piece) > wire.CHUNK or len(blobs) >= 4096):
-                parcels.append((paths, blobs))
+        for start in range(0, max(1, len(content)), _PARCEL):
+            piece = content[start : start + _PARCEL]
+            if blobs and (size + len(piece) > _PARCEL or len(blobs) >= 4096):
+                yield paths, blobs
                 paths, blobs, size = [], [], 0
-            paths.append((path, start > 0))
+            last = start + _PARCEL >= len(content) and path.startswith("workspace/")
+            digest = hashlib.sha256(content).hexdigest() if last else ""
+            paths.append((path, start > 0, digest))
             blobs.append(piece)
             size += len(piece)
     if blobs:
-        parcels.append((paths, blobs))
-    return parcels
+        yield paths, blobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import shutil
@@ -344,3 +345,24 @@ def test_local_holds_for_an_ordinary_user(tmp_path: Path) -> None:
         env=environment,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_digests_of_what_was_laid(sandbox: Sandbox) -> None:
+    """The listing after a reset has each file's true digest, large and empty files included."""
+    content = {
+        "empty.txt": b"",
+        "small.bin": bytes(range(256)),
+        "deep/er/text.txt": b"plain text\n",
+        "large.bin": bytes(range(251)) * 12_000,  # three frames
+        "exact.bin": b"\1" * (2 << 20),
+    }
+    sandbox.reset({f"workspace/{name}": data for name, data in content.items()})
+    seen = {path: e for path, e in sandbox.manifest().items() if e.kind == "file"}
+    assert {p: (e.size, e.sha256) for p, e in seen.items()} == {
+        name: (len(data), hashlib.sha256(data).hexdigest()) for name, data in content.items()
+    }
+    changed = sandbox.run(Cell("bash", "printf x >> small.bin; rm empty.txt; chmod 600 exact.bin"))
+    assert (list(changed.delta.changed), changed.delta.deleted) == (["small.bin"], ("empty.txt",))
+    assert {p: sandbox.read(p, 1 << 23) for p in ("large.bin", "exact.bin")} == {
+        p: content[p] for p in ("large.bin", "exact.bin")
+    }

@@ -100,7 +100,7 @@ def test_trees_round_trip(tree: dict[str, bytes], warm: Callable[[str], Sandbox]
 def test_parcels_hold_everything(tree: dict[str, bytes]) -> None:
     back: dict[str, bytes] = {}
     for paths, blobs in _parcels(tree):
-        for (path, append), blob in zip(paths, blobs, strict=True):
+        for (path, append, _), blob in zip(paths, blobs, strict=True):
             assert append == (path in back)
             back[path] = back.get(path, b"") + blob
     assert back == tree

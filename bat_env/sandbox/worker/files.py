@@ -49,15 +49,44 @@ def check_path(path: str) -> tuple[str, ...]:
     return parts
 
 
-def write(root: str, parts: tuple[str, ...], data: bytes, *, append: bool) -> None:
-    """Write below ``root``, making folders on the way. The tree must be host-made."""
-    folder = os.path.join(root, *parts[:-1])
-    os.makedirs(folder, mode=0o755, exist_ok=True)
+def write(
+    root: str, path: str, data: bytes, append: bool, owner: int | None, made: set[str]
+) -> None:
+    """Write below ``root``, making folders on the way. The tree must be host-made.
+
+    Args:
+        root: Where ``path`` begins.
+        path: As :func:`check_path` accepts it.
+        data: Content.
+        append: Whether to continue the file of an earlier call.
+        owner: Uid and gid of what is made, or None for our own.
+        made: Folders that exist, for the next calls.
+    """
+    _make_folder(root, path.rpartition("/")[0], owner, made)
     flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     flags |= os.O_APPEND if append else os.O_CREAT | os.O_EXCL
-    fd = os.open(os.path.join(folder, parts[-1]), flags, 0o644)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
+    fd = os.open(f"{root}/{path}", flags, 0o644)
+    try:
+        if owner is not None and not append:
+            os.fchown(fd, owner, owner)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
+
+
+def _make_folder(root: str, path: str, owner: int | None, made: set[str]) -> None:
+    full = f"{root}/{path}" if path else root
+    if full in made:
+        return
+    if path:
+        _make_folder(root, path.rpartition("/")[0], owner, made)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(full, 0o755)
+            if owner is not None:
+                os.chown(full, owner, owner, follow_symlinks=False)
+    made.add(full)
 
 
 def printable(name: str) -> str:
@@ -158,6 +187,11 @@ class Tree:
         self.over = False
         self._outward = outward
         self._cache: dict[str, tuple[Stamp, Entry]] = {}
+        self._expected: dict[str, tuple[int, str]] = {}
+
+    def expect(self, digests: dict[str, tuple[int, str]]) -> None:
+        """For the next scan alone: size and sha256 of files that nobody touched since."""
+        self._expected = digests
 
     def scan(self) -> dict[str, Entry]:
         """All entries now, sorted by path."""
@@ -183,7 +217,13 @@ class Tree:
                 else:
                     stamp = (info.st_mtime_ns, info.st_size, info.st_ino, info.st_ctime_ns)
                     known = self._cache.get(name)
-                    entry = known[1] if known and known[0] == stamp else self._digest(name)
+                    size, digest = self._expected.get(name, (-1, ""))
+                    if known and known[0] == stamp:
+                        entry = known[1]
+                    elif size == info.st_size:
+                        entry = ("file", size, digest)
+                    else:
+                        entry = self._digest(name)
                     if info.st_ctime_ns < settled:
                         cache[name] = (stamp, entry)
             elif stat.S_ISDIR(mode):
@@ -199,7 +239,7 @@ class Tree:
             while shown in entries:  # a name that spells out another one's escaped bytes
                 shown += "'"
             entries[shown] = entry
-        self._cache = cache
+        self._cache, self._expected = cache, {}
         return dict(sorted(entries.items()))
 
     def _digest(self, name: str) -> Entry:

@@ -135,6 +135,15 @@ class Isolation:
         """The live processes of one cell."""
         raise NotImplementedError
 
+    @property
+    def chores(self) -> bool:
+        """Whether :meth:`reap` has work."""
+        return bool(self.ending)
+
+    def owner(self, session: Session) -> int | None:
+        """Uid that workspace files must be given to; None where they are made with it."""
+        return None
+
     @contextlib.contextmanager
     def as_agent(self) -> Iterator[None]:
         """Touch the agent's files with the agent's rights where we have no more than that."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -153,6 +154,13 @@ def drop_capabilities() -> None:
     """Empty the effective, permitted and inheritable sets."""
     header = struct.pack("=Ii", 0x20080522, 0)
     _check(_libc.syscall(ctypes.c_long(_number("capset")), header, bytes(24)), "capset")
+
+
+def keep_freed(size: int) -> None:
+    """Let the C library keep up to ``size`` bytes of freed memory, large blocks included."""
+    with contextlib.suppress(AttributeError):  # another C library has its own ways
+        _libc.mallopt(-3, size)  # M_MMAP_THRESHOLD
+        _libc.mallopt(-1, size)  # M_TRIM_THRESHOLD
 
 
 def rehearse() -> None:

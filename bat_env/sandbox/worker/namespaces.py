@@ -106,7 +106,8 @@ class Namespaces(Isolation):
         linux.mount("bat", self.base, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755")
         self.root = os.path.join(self.base, "root")
         self.new = os.path.join(self.base, "new")
-        for folder in (self.root, self.new, os.path.join(self.base, "s")):
+        self._retired = self._cleared = 0
+        for folder in (self.root, self.new, f"{self.base}/s", f"{self.base}/old"):
             os.mkdir(folder)
         linux.bind(self.root, self.root)
         self._build_root()
@@ -280,12 +281,14 @@ class Namespaces(Isolation):
     def wipe(self, session: Session) -> None:
         """Leave nothing of the last episode."""
         # New file systems instead of deletions: nothing of the old episode can remain.
+        self._clear_away()
         self._take_down(session)
         self._set_up(session)
 
     def close(self, session: Session) -> None:
         """Free everything of the session."""
         self._take_down(session)
+        self._clear_away()
         if self.groups is not None:
             self.groups.close(session.sid)
 
@@ -293,12 +296,29 @@ class Namespaces(Isolation):
         for fd in session.namespaces:
             os.close(fd)
         session.namespaces = []
-        base = f"{self.base}/s/{session.sid}"
-        for name in ("ro", *WRITABLE):
-            with contextlib.suppress(OSError):
-                linux.umount(f"{base}/{name}")
+        # Out of the way at once; the pages are freed when the host has its answer.
+        self._retired += 1
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(base)
+            os.rename(f"{self.base}/s/{session.sid}", f"{self.base}/old/{self._retired}")
+
+    @property
+    def chores(self) -> bool:
+        """Whether :meth:`reap` has work."""
+        return bool(self.ending) or self._retired > self._cleared
+
+    def _clear_away(self) -> None:
+        while self._cleared < self._retired:
+            self._cleared += 1
+            base = f"{self.base}/old/{self._cleared}"
+            for name in ("ro", *WRITABLE):
+                with contextlib.suppress(OSError):
+                    linux.umount(f"{base}/{name}")
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(base)
+
+    def owner(self, session: Session) -> int | None:
+        """The agent, where it has an id of its own."""
+        return _AGENT if self.two_ids else None
 
     def new_cage(self) -> Cage:
         """A PID namespace with a first process of its own."""
@@ -339,7 +359,8 @@ class Namespaces(Isolation):
             self._forget(cage)
 
     def reap(self) -> None:
-        """Collect the first processes of ended namespaces."""
+        """Collect the first processes of ended namespaces, and what wiped sessions held."""
+        self._clear_away()
         for cage in list(self.ending):
             os.kill(cage.pid, signal.SIGKILL)
             if os.waitpid(cage.pid, os.WNOHANG)[0]:

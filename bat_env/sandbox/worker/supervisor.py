@@ -17,6 +17,7 @@ from typing import Any
 
 from . import files, linux, proc, wire
 from .isolation import READ_ONLY, Container, Isolation, Plain, Session
+from .laying import Laying
 from .running import Running
 from .spares import Spare, Spares, assign
 
@@ -41,7 +42,7 @@ class _Sandbox:
         """Already where the next cell belongs, with its rights and limits."""
         self.cells = 0
         """How many began since the last reset."""
-        self.incoming: list[tuple[dict[str, Any], list[bytes]]] = []
+        self.laying: Laying | None = None
 
 
 class Supervisor:
@@ -76,6 +77,7 @@ class Supervisor:
         """Run until end of input."""
         os.set_blocking(self.source, False)
         linux.prctl(linux.PR_SET_TIMERSLACK, 1)
+        linux.keep_freed(32 << 20)  # frames come and go: their memory need not be cleared each time
         self.selector.register(self.source, selectors.EVENT_READ, self._on_host)
         self.selector.register(self.spares.control, selectors.EVENT_READ, self.spares.pump)
         if self.host >= 0:
@@ -100,7 +102,7 @@ class Supervisor:
 
     def _patience(self) -> float | None:
         if not self.cells:
-            chores = self.spares.missing or self.isolation.ending
+            chores = self.spares.missing or self.isolation.chores
             return max(0.0, self.refill_at - time.monotonic()) if chores else None
         if any(cell.looks for cell in self.cells.values()):
             return 0.0
@@ -112,7 +114,7 @@ class Supervisor:
 
     def _on_host(self) -> None:
         try:
-            data = os.read(self.source, 1 << 16)
+            data = os.read(self.source, 1 << 18)
         except BlockingIOError:
             return
         if not data:
@@ -138,9 +140,10 @@ class Supervisor:
     def _reply(
         self, request: int, header: dict[str, Any], blobs: list[bytes] | None = None
     ) -> None:
-        view = memoryview(wire.pack({"id": request, **header}, blobs or []))
-        while view:
-            view = view[os.write(self.sink, view) :]
+        for piece in wire.pieces({"id": request, **header}, blobs or []):
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(self.sink, view) :]
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -180,48 +183,30 @@ class Supervisor:
         self._reply(request, {"ok": True})
 
     def _do_put(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
-        self.boxes[header["sid"]].incoming.append((header, blobs))
+        box = self.boxes[header["sid"]]
+        laying = box.laying or self._begin(box)
+        laying.take(header["files"], blobs)
 
     def _do_reset(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         box = self.boxes[header["sid"]]
-        incoming, box.incoming = box.incoming, []
+        laying = box.laying or self._begin(box)
+        box.laying = None
+        laying.finish()
+        box.tree.expect(laying.digests)
+        box.entries = self._scan(box)
+        self._reply(request, {"ok": True})
+        self.refill_at = time.monotonic() + _REFILL_S if self.spares.ready else 0.0
+
+    def _begin(self, box: _Sandbox) -> Laying:
+        """Leave nothing of the last episode."""
         self._stop(box)
-        session = box.session
         box.cells = 0
         if self.isolation.namespaces:
             self._dismiss(box)  # its namespaces end here
-        self.isolation.wipe(session)
-        plan: list[tuple[str, tuple[str, ...], bytes, bool]] = []
-        for part, data in incoming:
-            for (path, append), content in zip(part["files"], data, strict=True):
-                place, *rest = files.check_path(path)
-                if place not in session.folders or place in ("tmp", "shm") or not rest:
-                    raise ValueError(
-                        f"expected a path below data, models, skills or workspace: {path!r}"
-                    )
-                plan.append((place, tuple(rest), content, append))
-        self._lay(session, [item for item in plan if item[0] != "workspace"])
-        with self.isolation.as_agent():
-            self._lay(session, [item for item in plan if item[0] == "workspace"])
-        self._own(session)
+        self.isolation.wipe(box.session)
         box.tree.forget()
-        box.entries = self._scan(box)
-        self._reply(request, {"ok": True})
-
-    def _lay(self, session: Session, plan: list[tuple[str, tuple[str, ...], bytes, bool]]) -> None:
-        for place, rest, content, append in plan:
-            if len(content) <= 1 << 20 and _is_text(content):
-                content = self.isolation.inward(session, content)
-            files.write(session.folders[place], rest, content, append=append)
-
-    def _own(self, session: Session) -> None:
-        """Where the agent has a uid of its own and we may give files away: do so."""
-        if not self.isolation.namespaces:
-            return
-        uid = self.isolation.job(session)["uid"]
-        if uid is not None:
-            for _, full, _ in files.walk(session.folders["workspace"], 1 << 30):
-                os.chown(full, uid, uid, follow_symlinks=False)
+        box.laying = Laying(self.isolation, box.session)
+        return box.laying
 
     def _scan(self, box: _Sandbox) -> dict[str, files.Entry]:
         with self.isolation.as_agent():
@@ -488,16 +473,6 @@ class Supervisor:
             if time.monotonic() > deadline:
                 raise RuntimeError("a killed cell did not end")
             time.sleep(0.001)
-
-
-def _is_text(data: bytes) -> bool:
-    if b"\0" in data:
-        return False
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def main(config: dict[str, Any], boot: str, sources: bytes) -> None:

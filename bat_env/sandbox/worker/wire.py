@@ -13,6 +13,7 @@ from typing import Any
 
 MAX_FRAME = 16 << 20
 CHUNK = 4 << 20
+_PIECE = 1 << 16
 _PREFIX = struct.Struct(">II")
 
 
@@ -22,11 +23,31 @@ class WireError(Exception):
 
 def pack(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> bytes:
     """Encode one frame."""
+    return b"".join(pieces(header, blobs))
+
+
+def pieces(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> list[bytes]:
+    """Encode one frame, to be written piece by piece: large blobs are not copied."""
     text = json.dumps({**header, "blobs": [len(b) for b in blobs]}, separators=(",", ":")).encode()
     total = 4 + len(text) + sum(map(len, blobs))
     if total > MAX_FRAME:
         raise WireError(f"a frame of {total} bytes is over the limit of {MAX_FRAME}")
-    return b"".join([_PREFIX.pack(total, len(text)), text, *blobs])
+    found: list[bytes] = []
+    few: list[bytes] = [_PREFIX.pack(total, len(text)), text]
+    size = 8 + len(text)
+    for blob in blobs:
+        few.append(blob)
+        size += len(blob)
+        if size >= _PIECE:
+            if len(blob) >= _PIECE:
+                found.append(b"".join(few[:-1]))
+                found.append(blob)
+            else:
+                found.append(b"".join(few))
+            few, size = [], 0
+    if few:
+        found.append(b"".join(few))
+    return found
 
 
 class Framer:

@@ -1,0 +1,94 @@
+"""A reset under way: files go down as their frames arrive, while the host sends the next ones."""
+
+from __future__ import annotations
+
+from . import files
+from .isolation import Isolation, Session
+
+_TRANSLATED_BYTES = 1 << 20
+"""Texts up to this size are translated where the contract's paths do not exist."""
+
+
+class Laying:
+    """Writes into a freshly wiped session.
+
+    Args:
+        isolation: Of the worker.
+        session: Whose folders are filled.
+
+    Attributes:
+        digests: Size and sha256 of each workspace file, by path, where nothing translates them.
+    """
+
+    def __init__(self, isolation: Isolation, session: Session) -> None:
+        self.digests: dict[str, tuple[int, str]] = {}
+        self._isolation = isolation
+        self._session = session
+        self._translates = type(isolation).inward is not Isolation.inward
+        self._owner = isolation.owner(session)
+        self._made: set[str] = set()
+        self._sizes: dict[str, int] = {}
+        self._error: Exception | None = None
+
+    def take(self, paths: list[tuple[str, bool, str]], blobs: list[bytes]) -> None:
+        """Write one frame's files. The first error is kept for :meth:`finish`.
+
+        Args:
+            paths: Of each file: its path, whether it continues the file of an earlier frame, and
+                the sha256 of the whole file where this is the end of it.
+            blobs: Contents.
+        """
+        if self._error is not None:
+            return
+        try:
+            plan = [
+                (self._place(path), path, data, append, digest)
+                for (path, append, digest), data in zip(paths, blobs, strict=True)
+            ]
+            for place, path, data, append, _ in plan:
+                if place != "workspace":
+                    self._write(place, path, data, append, None)
+            with self._isolation.as_agent():
+                for place, path, data, append, digest in plan:
+                    if place == "workspace":
+                        self._write(place, path, data, append, self._owner)
+                        self._note(path[len(place) + 1 :], len(data), append, digest)
+        except Exception as error:
+            self._error = error
+
+    def _place(self, path: str) -> str:
+        place, *rest = files.check_path(path)
+        if place not in self._session.folders or place in ("tmp", "shm") or not rest:
+            raise ValueError(f"expected a path below data, models, skills or workspace: {path!r}")
+        return place
+
+    def _write(self, place: str, path: str, data: bytes, append: bool, owner: int | None) -> None:
+        if self._translates and len(data) <= _TRANSLATED_BYTES and _is_text(data):
+            data = self._isolation.inward(self._session, data)
+        inner = path[len(place) + 1 :]
+        files.write(self._session.folders[place], inner, data, append, owner, self._made)
+
+    def _note(self, path: str, size: int, append: bool, digest: str) -> None:
+        self._sizes[path] = size + (self._sizes.get(path, 0) if append else 0)
+        if digest and not self._translates:
+            self.digests[path] = (self._sizes[path], digest)
+
+    def finish(self) -> None:
+        """All frames have come.
+
+        Raises:
+            ValueError: If a path was none that may be written.
+            OSError: If something could not be written.
+        """
+        if self._error is not None:
+            raise self._error
+
+
+def _is_text(data: bytes) -> bool:
+    if b"\0" in data:
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
