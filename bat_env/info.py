@@ -17,10 +17,20 @@ from bat_env.trajectory import plain
 PRIVATE_KEYS: Final[frozenset[str]] = frozenset({"score", "items", "components", "result"})
 """Keys of ``info`` for trainers only; agents and doors never see them during an episode."""
 
+IDENTITY_KEYS: Final[frozenset[str]] = frozenset(
+    {"index", "split", "seed", "state_id", "instance_digest", "workspace_digest", "rubric_digest"}
+)
+"""Keys that name a held-out instance: generators are public, so a name is as good as its truth."""
+
 
 def public_info(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of ``info`` that an agent may see: no score, item, component or result."""
-    return {key: value for key, value in info.items() if key not in PRIVATE_KEYS}
+    """The part of ``info`` that an agent may see: no score, item, component or result.
+
+    Of a held-out episode neither split, index nor digest: with them the host's generators make
+    the truth again.
+    """
+    hidden = PRIVATE_KEYS | (IDENTITY_KEYS if info.get("split") == "heldout" else frozenset())
+    return {key: value for key, value in info.items() if key not in hidden}
 
 
 def start_info(episode: Episode, index: int, digests: Mapping[str, str]) -> dict[str, Any]:

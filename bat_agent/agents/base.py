@@ -38,7 +38,8 @@ class Agent(Protocol):
 
         Args:
             observation: ``{"stage": int, "text": str}``; the text is the whole brief.
-            info: Public keys only: no score, no items, no result.
+            info: Public keys only: no score, no items, no result; in held-out episodes nothing
+                that names the instance either.
         """
         ...
 

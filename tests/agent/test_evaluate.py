@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -95,6 +95,32 @@ def test_scripted_agents_at_full_size() -> None:
     assert scores["nop"] == 0.0
     assert scores["naive"] is not None and scores["naive"] <= 0.45
     assert scores["oracle"] is not None and scores["oracle"] >= 0.80
+
+
+class Curious:
+    """Keeps all that it is given."""
+
+    seen: ClassVar[list[Any]] = []
+
+    def reset(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> None:
+        Curious.seen += [dict(observation), dict(info)]
+
+    def act(self, observation: Mapping[str, Any]) -> dict[str, Any]:
+        Curious.seen.append(dict(observation))
+        return {"name": "submit_results", "arguments": {}}
+
+
+def test_an_agent_is_not_told_which_held_out_instance_it_plays() -> None:
+    played = evaluate(
+        AgentSource("curious", make=Curious), suite="lite-mini", repeats=1, sandbox="local"
+    )
+    cell, entry = played.cells[0], load_suite("lite-mini").entries[0]
+    assert cell.valid and cell.index == entry.index
+    told = Curious.seen[1]
+    assert told["task"] == entry.task and {"stage", "tier", "size", "turns_left"} <= set(told)
+    assert not {"index", "split", "seed", "state_id", "score", "result"} & set(told)
+    assert not [key for key in told if key.endswith("digest")]
+    assert entry.digest not in repr(Curious.seen) and str(cell.seed) not in repr(Curious.seen)
 
 
 class Fragile:
