@@ -204,14 +204,14 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Show where a run stands."""
+    from bat_agent.status import no_rounds, status_table
     from bat_agent.status import status as read_status
-    from bat_agent.status import status_table
 
     value = read_status(run)
     if as_json:
         print(json.dumps(value))
     else:
-        Console().print(status_table(value))
+        Console().print(status_table(value) if value["history"] else no_rounds(value))
 
 
 @app.command()

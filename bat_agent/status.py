@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from bat_agent.config import load_config
 from bat_agent.files import read_json
@@ -71,3 +72,9 @@ def status_table(value: dict[str, Any]) -> Table:
             verdict + (" · fallback" if row["fallback"] else ""),
         )
     return table
+
+
+def no_rounds(value: dict[str, Any]) -> Text:
+    """The same while no round is over."""
+    what = f"no round of {value['rounds']} is over yet"
+    return Text(f"{value['run']} · {value['phase']} · {what}", overflow="fold")

@@ -13,9 +13,9 @@ from bat_agent.evaluation import Evaluation
 from bat_agent.files import read_json
 from bat_agent.report.charts import Curve, CurvePoint, Series
 from bat_agent.report.text import visible
-from bat_agent.report.trajectories import TrajectoryView, view_trajectory
+from bat_agent.report.trajectories import TrajectoryView, data_uri, view_trajectory
 from bat_agent.stats import Interval
-from bat_env.errors import ConfigError
+from bat_env.errors import BatError, ConfigError
 
 RESULTS_SCHEMA: Final = 1
 ROUND_SCHEMA: Final = 1
@@ -39,7 +39,7 @@ class AgentRow:
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """All of a run that the page shows."""
+    """All of a run that the page shows; ``missing``: what it lacks, a sentence each."""
 
     title: str
     agents: tuple[AgentRow, ...]
@@ -51,13 +51,14 @@ class RunData:
     rounds: tuple[Mapping[str, Any], ...]
     provenance: tuple[tuple[str, str], ...]
     usage: Mapping[str, float] | None = None
+    missing: tuple[str, ...] = ()
 
 
 def collect(run: Path) -> RunData:
     """Read a run.
 
     Raises:
-        ConfigError: If the folder holds no finished run, or a file of it is damaged.
+        ConfigError: If the folder holds no finished run, or a file with scores is damaged.
     """
     if not (run / "results.json").is_file():
         known = "is no run" if not (run / "config.json").is_file() else "is not finished"
@@ -86,6 +87,7 @@ def _collect(run: Path, results: Mapping[str, Any]) -> RunData:
         for row in results["agents"]
     )
     rounds = tuple(_rounds(run))
+    missing: list[str] = []
     references = {
         row.label: row.sampled.overall
         for row in agents
@@ -104,13 +106,9 @@ def _collect(run: Path, results: Mapping[str, Any]) -> RunData:
             Series(r.label, r.key, [r.sampled.stages()[s] for s in STAGE_NAMES]) for r in agents
         ),
         trajectories=tuple(
-            view_trajectory(
-                _inside(run, item["file"]),
-                label=visible(item["label"], 120),
-                colour=_known_key(item["key"]),
-                images={c: _inside(run, p) for c, p in item["images"].items()},
-            )
+            view
             for item in results["trajectories"]
+            if (view := _trajectory(run, item, missing)) is not None
         ),
         choice=visible(results.get("choice", ""), 600),
         rounds=rounds,
@@ -119,7 +117,29 @@ def _collect(run: Path, results: Mapping[str, Any]) -> RunData:
             for k, v in results["provenance"].items()
         ),
         usage=_usage(results.get("usage")),
+        missing=tuple(missing),
     )
+
+
+def _trajectory(run: Path, item: Mapping[str, Any], missing: list[str]) -> TrajectoryView | None:
+    """One episode with the pictures that are whole; what is not is added to ``missing``.
+
+    Scores do not come from here, so the rest of the page is as true without.
+    """
+    images = {}
+    for caption, relative in item["images"].items():
+        path = _inside(run, relative)
+        try:
+            images[caption] = data_uri(path)
+        except ConfigError as error:
+            missing.append(_line(str(error)))
+    file = _inside(run, item["file"])
+    label, key = visible(item["label"], 120), _known_key(item["key"])
+    try:
+        return view_trajectory(file, label=label, colour=key, images=images)
+    except BatError as error:
+        missing.append(_line(f"The episode of {label} is not shown. {error}"))
+        return None
 
 
 def _usage(value: Mapping[str, Any] | None) -> Mapping[str, float] | None:
@@ -166,6 +186,10 @@ def _curve(rounds: tuple[Mapping[str, Any], ...], references: Mapping[str, float
             )
         )
     return Curve(rewards, points, starts, references)
+
+
+def _line(text: str) -> str:
+    return " ".join(visible(text, 800).split())
 
 
 def _known_key(value: object) -> str:

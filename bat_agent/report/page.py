@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,9 @@ REPORT_NAME: Final = "report.html"
 def write_report(run: Path, out: Path | None = None) -> Path:
     """Write the report of a finished run.
 
+    Episodes and pictures that are missing or damaged are left out, and named in the page and on
+    stderr.
+
     Args:
         run: Folder of the run.
         out: File to write; ``report.html`` in the run if ``None``.
@@ -38,7 +42,10 @@ def write_report(run: Path, out: Path | None = None) -> Path:
         ConfigError: If the run is not finished or damaged.
     """
     target = out if out is not None else run / REPORT_NAME
-    write_text(target, render(collect(run)))
+    data = collect(run)
+    write_text(target, render(data))
+    for line in data.missing:
+        print(f"bat-agent: left out of the report: {line}", file=sys.stderr)
     return target
 
 

@@ -99,7 +99,7 @@ def data_uri(path: Path) -> str:
 
 
 def view_trajectory(
-    path: Path, *, label: str, colour: str, images: Mapping[str, Path] | None = None
+    path: Path, *, label: str, colour: str, images: Mapping[str, str] | None = None
 ) -> TrajectoryView:
     """Read one trajectory file for the page.
 
@@ -107,7 +107,7 @@ def view_trajectory(
         path: The file.
         label: Which agent played.
         colour: CSS class suffix of that agent.
-        images: Caption -> PNG file.
+        images: Caption -> data URI.
 
     Raises:
         BatError: If the file is no complete trajectory.
@@ -132,7 +132,7 @@ def view_trajectory(
             stages={str(k): _number(v) for k, v in (result.get("stages") or {}).items()},
             status=visible(trajectory.status, 80),
             verdicts=tuple(before.values()),
-            images=tuple((visible(c, 200), data_uri(p)) for c, p in (images or {}).items()),
+            images=tuple((visible(c, 200), uri) for c, uri in (images or {}).items()),
         )
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise BatError(f"{path} is no complete trajectory of this project: {error!r}.") from None

@@ -222,3 +222,11 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="neither"):
         config().claim(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_status_before_the_first_round_is_one_line(tmp_path: Path) -> None:
+    config(rounds=3).claim(tmp_path / "run")
+    done = run("status", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert " ".join(done.stdout.split()) == "run · bank · no round of 3 is over yet"
+    assert done.stdout.endswith("\n")

@@ -86,3 +86,20 @@ def test_visible_text_holds_no_control_character(value: object) -> None:
 def test_visible_text_is_bounded() -> None:
     text = visible("a" * 100_000)
     assert len(text) < 13_000 and "88000 characters not shown" in text
+
+
+def test_what_is_missing_is_named_and_the_rest_is_shown(
+    finished_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = read_json(finished_run / "results.json", schema_version=1)["trajectories"]
+    picture = next(iter(first["images"].values()))
+    (finished_run / picture).unlink()
+    episode = finished_run / second["file"]
+    episode.write_bytes(episode.read_bytes()[:200])
+    page = write_report(finished_run).read_text(encoding="utf-8")
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2 and all(line.startswith("bat-agent: left out") for line in told)
+    assert picture in told[0] and second["file"] in told[1]
+    assert page.count("<strong>Missing:</strong>") == 2
+    assert Path(picture).name in page and episode.name in page
+    assert page.count('<article class="card trajectory"') == 1 and "Scoreboard" in page
