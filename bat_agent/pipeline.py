@@ -174,6 +174,7 @@ class Pipeline:
         from bat_agent.sft import train_sft
 
         with progress.phase("sft") as advance:
+            advance(0.0, 1.0, "looking for held-out material in the bank")
             self.engine.preflight()
             return train_sft(
                 self.run_dir / "bank",
@@ -181,8 +182,9 @@ class Pipeline:
                 self.config.preset,
                 seed=self.config.seed,
                 progress=lambda step, steps, metrics: advance(
-                    step, steps, f"step {step}: loss {metrics.get('loss', 0.0):.3f}"
+                    step, steps, f"step {step}/{steps}: loss {metrics.get('loss', 0.0):.3f}"
                 ),
+                tell=lambda what: advance(0.0, 1.0, what),
             )
 
     def _rounds(self, progress: RunProgress, sft: Path) -> LoopState:

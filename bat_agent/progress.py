@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import time
 from collections import deque
@@ -149,6 +150,7 @@ class RunProgress:
         phase = self._phases[key]
         started = last_line = counted = time.monotonic()
         before = 0.0
+        kind = ""
         task = None
         if self._bar is not None:
             task = self._bar.add_task(phase.title, total=1.0, note="")
@@ -156,7 +158,7 @@ class RunProgress:
             self._say(f"{phase.title} ... (about {_clock(self.seconds_left())} left in all)")
 
         def advance(done: float, total: float, note: str = "") -> None:
-            nonlocal last_line, counted, before
+            nonlocal last_line, counted, before, kind
             now = time.monotonic()
             share = min(1.0, done / total) if total else 0.0
             self._left[key] = phase.seconds * (1.0 - share)
@@ -168,8 +170,8 @@ class RunProgress:
                 counted, before = now, share
             if self._bar is not None and task is not None:
                 self._bar.update(task, completed=share, note=note)
-            elif now - last_line > PLAIN_EVERY_S:
-                last_line = now
+            elif now - last_line > PLAIN_EVERY_S or _kind_of(note) not in ("", kind):
+                last_line, kind = now, _kind_of(note) or kind
                 left = _clock(self.seconds_left())
                 self._say(f"  {phase.title}: {100 * share:.0f} % {note} ({left} left in all)")
             self._refresh()
@@ -227,6 +229,11 @@ class _LeftColumn(ProgressColumn):
         if getattr(task, "id", 1) != 0:
             return Text("")
         return Text(f"{_clock(self._progress.seconds_left())} left", style="cyan")
+
+
+def _kind_of(note: str) -> str:
+    """What a note is about: work of a new kind is told at once, its numbers now and then."""
+    return re.sub(r"[\d.,/+-]+", "", note).strip()
 
 
 def _clock(seconds: float) -> str:

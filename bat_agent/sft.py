@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -166,6 +166,7 @@ def train_sft(
     query: Mapping[str, Any] | None = None,
     resume: bool = True,
     progress: StepProgress | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Path:
     """Train the cold-start policy. Killed anywhere, a second call continues it.
 
@@ -177,6 +178,7 @@ def train_sft(
         query: Which demonstrations to use (task, size, focus, ...); default all.
         resume: ``False`` replaces an earlier run in ``out_dir``.
         progress: Called after each step.
+        tell: Called with what is done before the first step, which may take minutes.
 
     Returns:
         The final checkpoint.
@@ -187,9 +189,12 @@ def train_sft(
         CheckpointError: If ``out_dir`` holds another run.
     """
     preset, out = load_preset(preset), Path(out_dir)
+    say = tell or (lambda what: None)
+    say("loading the training libraries")
     prepare_process(preset)
     from bat_env.bank import Bank
 
+    say("reading the demonstrations")
     with Bank.open(bank_path) as bank:
         demos = list(bank.demonstrations(**(query or {})))
         states = bank.query()
@@ -213,7 +218,9 @@ def train_sft(
     done = finished(out)
     if done is not None:
         return done
+    say("making the tokenizer and the untrained policy")
     base = _base(out, preset, seed, lambda: tokenizer_samples(demos, states))
+    say("encoding the demonstrations")
     return _train(out, base, demos, states, preset, seed, progress)
 
 

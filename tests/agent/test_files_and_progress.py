@@ -39,6 +39,19 @@ def test_a_file_is_whole_or_the_old_one(tmp_path: Path, monkeypatch: pytest.Monk
         write_json(file, {"a": float("nan")})
 
 
+def test_work_of_a_new_kind_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    phases = [Phase("sft", "Supervised start", 60.0)]
+    with RunProgress(phases) as progress, progress.phase("sft") as advance:
+        for note in ("reading", "reading", "making the tokenizer", "step 1/9", "step 2/9"):
+            advance(0.0, 1.0, note)
+    told = [line.split(" % ")[1] for line in capsys.readouterr().err.splitlines() if " % " in line]
+    assert [line.partition(" (")[0] for line in told] == [
+        "reading",
+        "making the tokenizer",
+        "step 1/9",
+    ]
+
+
 def test_digests_and_seeds_do_not_depend_on_order_or_process() -> None:
     assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1})
     assert 0 <= derived_seed("round", 1) < 2**31
