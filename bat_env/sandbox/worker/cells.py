@@ -256,6 +256,8 @@ class Cells:
             self._prepare_next()
             self.spares.refill()
             self.isolation.reap()
+            if self.isolation.chores:  # the kernel is still at it: no busy waiting
+                self._refill_at = now + _REFILL_S
 
     def _look(self) -> None:
         """Find cells that ended before their parent hears of it: the host need not wait for that.
