@@ -37,12 +37,14 @@ class Session:
         limits: The host's limits, as plain numbers.
         folders: Supervisor-side path of each of ``data models skills workspace tmp shm``.
         namespaces: Descriptors (mnt, net, ipc, uts) that a cell joins, or nothing.
+        full: Places beside the workspace that the last cell left full.
     """
 
     sid: str
     limits: dict[str, Any]
     folders: dict[str, str]
     namespaces: list[int] = field(default_factory=list)
+    full: set[str] = field(default_factory=set)
 
 
 @dataclass

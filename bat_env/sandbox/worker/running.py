@@ -31,6 +31,7 @@ _MEMORY_SIGNS = (
     b"xmalloc: cannot",
 )
 _PIDS_SIGNS = (b"can't start new thread", b"fork: retry", b"Resource temporarily unavailable")
+_FORK_SIGNS = (b"fork: retry: Resource temporarily unavailable", b"fork: Resource temporarily")
 _DISK_SIGNS = (b"No space left on device", b"File too large")
 
 
@@ -179,22 +180,32 @@ class Running:
             return self.limit
         if counters.get("oom_kill", 0) > 0:
             return "memory"
-        if changed and (over or self._full()):
+        if counters.get("pids", 0) > 0:
+            return "pids"
+        if (changed and (over or self._full("workspace"))) or self._filled():
             return "disk"
+        errors = b"".join(c.result()[0] for c in self.captures[1:])
+        if any(sign in errors for sign in _FORK_SIGNS):
+            return "pids"  # a shell that could not fork may still end well
         if exit_code == 0:
             return None
-        errors = b"".join(c.result()[0] for c in self.captures[1:])
         if exit_code == 128 + signal.SIGXFSZ or any(sign in errors for sign in _DISK_SIGNS):
             return "disk"
         if any(sign in errors for sign in _MEMORY_SIGNS):
             return "memory"
-        if counters.get("pids", 0) > 0 or any(sign in errors for sign in _PIDS_SIGNS):
+        if any(sign in errors for sign in _PIDS_SIGNS):
             return "pids"
         return None
 
-    def _full(self) -> bool:
-        with contextlib.suppress(OSError):
-            room = os.statvfs(self.session.folders["workspace"])
+    def _filled(self) -> bool:
+        """Whether a place beside the workspace is full that no earlier cell has filled."""
+        full = {place for place in ("tmp", "shm") if self._full(place)}
+        before, self.session.full = self.session.full, full
+        return bool(full - before)
+
+    def _full(self, place: str) -> bool:
+        with contextlib.suppress(OSError, KeyError):
+            room = os.statvfs(self.session.folders[place])
             return room.f_bavail == 0 or (room.f_files > 0 and room.f_favail == 0)
         return False
 

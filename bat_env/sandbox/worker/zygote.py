@@ -35,9 +35,38 @@ def main(config: dict[str, Any], control_fd: int) -> NoReturn:
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     # The suite itself is not for agent code, also where nothing hides its files.
     sys.path = [p for p in sys.path if not os.path.isdir(os.path.join(p, "bat_env"))]
+    _renew_streams()
     loaded, missing = _preload(config["preload"], config["skip"])
     program = seccomp.build() if config["lock"] else b""
     _Zygote(config, control, program).serve(loaded, missing)
+
+
+def _renew_streams() -> None:
+    """Make the text streams anew over what cells will have there: pipes.
+
+    A stream remembers whether it can seek. Ours began on the null device, which can, and
+    ``sys.stdout.reconfigure()`` in a cell would try to.
+    """
+    read, write = os.pipe()
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        old, kept = getattr(sys, name), os.dup(number)
+        old.flush()
+        os.dup2(write, number)
+        new = open(  # noqa: SIM115  (it stays open for good)
+            number,
+            "w",
+            encoding=old.encoding,
+            errors=old.errors,
+            closefd=False,
+        )
+        new.reconfigure(line_buffering=old.line_buffering)
+        new.buffer.raw.name = f"<{name}>"  # type: ignore[attr-defined]
+        os.dup2(kept, number)
+        os.close(kept)
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
+    os.close(read)
+    os.close(write)
 
 
 def _preload(names: list[str], skip: list[str]) -> tuple[list[str], dict[str, str]]:

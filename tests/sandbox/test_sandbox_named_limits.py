@@ -1,0 +1,58 @@
+"""The limit that a cell met is named, also where the cell ends well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bat_env.sandbox import make_sandbox
+from bat_env.sandbox.base import Cell, Sandbox
+
+FILL = """
+with open({path!r}, "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(1 << 20))
+    except OSError as error:
+        print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Sandbox]:
+    sandbox = make_sandbox("local")
+    sandbox.start()
+    yield sandbox
+    sandbox.close()
+
+
+@pytest.mark.parametrize("path", ["/tmp/x", "/dev/shm/x", "/workspace/x"])
+def test_a_full_place_is_named_once(box: Sandbox, path: str) -> None:
+    box.reset({})
+    filled = box.run(Cell("python", FILL.format(path=path)))
+    assert (filled.exit_code, filled.limit) == (0, "disk"), filled
+    after = box.run(Cell("bash", "echo fine"))
+    assert (after.stdout, after.limit) == ("fine\n", None)
+
+
+def test_a_shell_that_cannot_fork_is_named(box: Sandbox) -> None:
+    box.reset({})
+    result = box.run(Cell("bash", ":(){ :|:& };:"), 20)
+    assert result.limit == "pids", result
+
+
+def test_the_streams_of_a_cell_are_fresh_text_streams(box: Sandbox) -> None:
+    box.reset({})
+    code = (
+        "import sys\n"
+        "print(sys.stdout.name, sys.stdout.encoding, sys.stdout.line_buffering)\n"
+        "print(sys.stderr.name, sys.stderr.encoding, file=sys.stderr)\n"
+        "sys.stdout.reconfigure(line_buffering=True, errors='replace')\n"
+        "sys.stderr.reconfigure(errors='replace')\n"
+        "print(sys.stdout is sys.__stdout__, sys.stdout.fileno())\n"
+    )
+    result = box.run(Cell("python", code))
+    assert result.ok, result.stderr
+    assert result.stdout == "<stdout> utf-8 False\nTrue 1\n"
+    assert result.stderr == "<stderr> utf-8\n"
