@@ -85,7 +85,9 @@ class _Pipes:
         assert self._process.stderr is not None
         with self._process.stderr as stderr, contextlib.suppress(OSError, ValueError):
             for line in stderr:
-                self._said.append(line[:500])
+                # Libraries of the zygote miss fonts at import: no reason for a death.
+                if not line.startswith(b"Fontconfig "):
+                    self._said.append(line[:500])
 
     def read(self) -> bytes:
         assert self._process.stdout is not None

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import collections
+import io
+import threading
+import types
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from bat_env.sandbox import make_sandbox
 from bat_env.sandbox.base import Cell, Sandbox
+from bat_env.sandbox.embedded import _Pipes
 
 FILL = """
 with open({path!r}, "wb", buffering=0) as file:
@@ -56,3 +62,13 @@ def test_the_streams_of_a_cell_are_fresh_text_streams(box: Sandbox) -> None:
     assert result.ok, result.stderr
     assert result.stdout == "<stdout> utf-8 False\nTrue 1\n"
     assert result.stderr == "<stderr> utf-8\n"
+
+
+def test_missing_fonts_are_no_cause_of_death() -> None:
+    said = b"Fontconfig error: Cannot load default config file\nKilled: out of memory\n"
+    pipes: Any = object.__new__(_Pipes)
+    pipes._process = types.SimpleNamespace(stderr=io.BytesIO(said))
+    pipes._said = collections.deque(maxlen=32)
+    pipes._listener = threading.Thread(target=pipes._listen)
+    pipes._listener.start()
+    assert pipes.obituary() == "Killed: out of memory"
