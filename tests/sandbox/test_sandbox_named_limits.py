@@ -48,6 +48,23 @@ def test_a_shell_that_cannot_fork_is_named(box: Sandbox) -> None:
     assert result.limit == "pids", result
 
 
+def test_a_program_that_could_not_fork_is_named(box: Sandbox) -> None:
+    box.reset({})
+    code = (
+        "import os, time\n"
+        "try:\n"
+        "    while True:\n"
+        "        if os.fork() == 0:\n"
+        "            time.sleep(30)\n"
+        "            os._exit(0)\n"
+        "except OSError as error:\n"
+        "    print(error.errno)\n"
+    )
+    result = box.run(Cell("python", code), 30)
+    assert (result.stdout, result.limit) == ("11\n", "pids"), result
+    assert box.run(Cell("bash", "sleep 0.2; echo fine")).limit is None
+
+
 def test_the_streams_of_a_cell_are_fresh_text_streams(box: Sandbox) -> None:
     box.reset({})
     code = (

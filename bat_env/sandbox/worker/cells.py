@@ -289,6 +289,7 @@ class Cells:
         for capture in cell.captures:
             self._unregister(capture.fd)
         cell.hear()
+        cell.check_left()
         self.isolation.finish(cell.spare.cage, cell.spare.pid)
         cell.drain()
         code = os.waitstatus_to_exitcode(status)

@@ -21,6 +21,9 @@ OUTPUT_CEILING = 64 << 20
 _COUNT_S = 0.1
 """CPU time for one exact count of a cell's memory (20 ms for each GiB), not to stall the others."""
 
+_STORM_S = 0.05
+"""A cell of this many seconds may have met the limit of processes unseen."""
+
 _MEMORY_SIGNS = (
     b"MemoryError",
     b"Cannot allocate memory",
@@ -120,6 +123,19 @@ class Running:
             self.shared = total - self._count(members, baseline)
         if total - self.shared > limit:
             self.kill("memory")
+
+    def check_left(self) -> None:
+        """Name the limit of processes for a cell that filled it and left between two looks.
+
+        The kernel does not count refused forks where only a resource limit stops them. Who forked
+        that much did not end at once, so short cells are not looked at: it costs a walk of /proc.
+        """
+        if self.killed or time.monotonic() - self.started < _STORM_S:
+            return
+        table = proc.processes(pidns=self.isolation.namespaces)
+        members = self.isolation.members(self.spare.cage, self.spare.pid, table)
+        if sum(p.threads for p in members) >= self.session.limits["pids"]:
+            self.limit = "pids"
 
     def _count(self, members: list[proc.Process], baseline: dict[str, int]) -> int:
         """Memory of the cell in KiB, each page once and those of the zygote not at all.
