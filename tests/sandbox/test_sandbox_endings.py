@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import signal
 import threading
 import time
+import zipfile
 from collections.abc import Callable
 
 import pytest
@@ -98,6 +101,40 @@ print('last line')
     assert set(seen.stdout.split("\n")[1:-1]) == {"exit function", "finalizer", "thread", "pool"}
     assert list(walled.manifest()) == ["log.txt"]
     assert walled.read("log.txt", 100) == b"logged\n"
+
+
+def test_files_left_open_are_written(walled: Sandbox, python: Run) -> None:
+    """As at the end of any interpreter: nothing that was written to a file gets lost."""
+    code = """
+import csv, gzip, zipfile
+plain = open('plain.txt', 'w'); plain.write('text')
+rows = [csv.writer(open('rows.csv', 'w'))]; rows[0].writerow([1, 2])
+packed = gzip.open('packed.gz', 'wt'); packed.write('packed')
+archive = zipfile.ZipFile('archive.zip', 'w'); archive.writestr('name', 'content')
+raise SystemExit(3)
+"""
+    assert python(walled, code).exit_code == 3
+    assert walled.read("plain.txt", 100) == b"text" and walled.read("rows.csv", 100) == b"1,2\r\n"
+    assert gzip.decompress(walled.read("packed.gz", 1000)) == b"packed"
+    with zipfile.ZipFile(io.BytesIO(walled.read("archive.zip", 1000))) as archive:
+        assert archive.read("name") == b"content"
+
+
+def test_ports_are_free_again(walled: Sandbox, python: Run) -> None:
+    """What a killed child of one cell listened on is gone when the next one begins."""
+    code = """
+import os, socket, time
+try: socket.create_connection(('127.0.0.1', 40405)); print('still there')
+except ConnectionRefusedError: pass
+if os.fork() == 0:
+    server = socket.socket(); server.bind(('127.0.0.1', 40405)); server.listen()
+    open('up', 'w').close(); time.sleep(60)
+while not os.path.exists('up'): time.sleep(.001)
+os.unlink('up')
+"""
+    for _ in range(20):
+        seen = python(walled, code)
+        assert (seen.exit_code, seen.stdout, seen.stderr) == (0, "", "")
 
 
 def test_a_prepared_process_belongs_to_one_episode(walled: Sandbox, python: Run) -> None:

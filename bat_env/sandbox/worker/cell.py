@@ -7,8 +7,10 @@ so that code holds nothing but its own stdin, stdout and stderr.
 
 from __future__ import annotations
 
+import _io
 import builtins
 import contextlib
+import gc
 import json
 import linecache
 import os
@@ -193,10 +195,34 @@ def _leave(status: int) -> NoReturn:
     if atexit._ncallbacks() != zygote_exits or _began_something():
         with contextlib.suppress(BaseException):
             atexit._run_exitfuncs()
+    _write_back()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
     _exit(status)
+
+
+def _write_back() -> None:
+    """Write out the files that the cell left open, as the end of an interpreter does.
+
+    What the zygote made is frozen and not looked at. Texts come first, then what compresses or
+    packs, then the buffers below them.
+    """
+    packs = tuple(m.ZipFile for m in [sys.modules.get("zipfile")] if m is not None)
+    found: tuple[list[Any], ...] = ([], [], [])
+    for thing in gc.get_objects():
+        kind = type(thing)
+        if issubclass(kind, _io.TextIOWrapper):
+            found[0].append(thing.flush)
+        elif issubclass(kind, (_io.BufferedWriter, _io.BufferedRandom)):
+            found[2].append(thing.flush)
+        elif issubclass(kind, packs) or (
+            issubclass(kind, _io._IOBase) and kind.__module__ != "_io"
+        ):
+            found[1].append(thing.close)
+    for end in (*found[0], *found[1], *found[2]):
+        with contextlib.suppress(BaseException):
+            end()
 
 
 def _began_something() -> bool:
@@ -213,6 +239,7 @@ def _began_something() -> bool:
 
 def _exit(status: int) -> NoReturn:
     """Leave. Closing the streams tells the supervisor to look: it need not wait for the rest."""
+    os.closerange(3, 1024)
     for fd in (1, 2):
         with contextlib.suppress(OSError):
             os.close(fd)

@@ -123,6 +123,25 @@ class Isolation:
         """After the main process ended: return when none of the cell runs any more."""
         raise NotImplementedError
 
+    def await_end(self, cage: Cage, pid: int) -> None:
+        """Return when no process of the cell runs or holds anything.
+
+        The first one, ``pid``, closes what it has before it leaves; where it leaves in another way,
+        it may hold a port for as long as its memory takes to go.
+
+        Raises:
+            RuntimeError: If one survives for half a minute.
+        """
+        deadline = time.monotonic() + 30
+        while True:
+            table = proc.processes(pidns=self.namespaces, skip=self.trusted, closing=True)
+            found = self.members(cage, pid, table)
+            if not any(p.pid != pid or p.size or p.threads > 1 for p in found):
+                return
+            if time.monotonic() > deadline:
+                raise RuntimeError("processes of the agent survive SIGKILL")
+            time.sleep(0.0002)
+
     def reap(self) -> None:
         """Collect what ended processes left behind. Called often; never blocks."""
 
@@ -199,6 +218,7 @@ class Container(Isolation):
 
     def wipe(self, session: Session) -> None:
         """Leave nothing of the last episode."""
+        self.await_end(Cage(), 0)
         for name in READ_ONLY:
             files.wipe(session.folders[name])
         with self.as_agent():
@@ -231,11 +251,7 @@ class Container(Isolation):
         # First the signal, which no process escapes by forking meanwhile, then the look: so what it
         # does not see cannot have been born behind its back.
         self.kill(cage, pid)
-        deadline = time.monotonic() + 30
-        while self.members(cage, pid, proc.processes(pidns=False, skip=self.trusted)):
-            if time.monotonic() > deadline:
-                raise RuntimeError("processes of the agent survive SIGKILL")
-            time.sleep(0.0002)
+        self.await_end(cage, pid)
 
     def counters(self, session: Session) -> dict[str, int]:
         """The container's."""

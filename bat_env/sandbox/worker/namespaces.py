@@ -16,7 +16,6 @@ import shutil
 import signal
 import socket
 import struct
-import time
 from typing import Any, NoReturn
 
 from . import cgroups, linux, proc
@@ -346,11 +345,7 @@ class Namespaces(Isolation):
     def finish(self, cage: Cage, pid: int) -> None:
         """Return when none of the cell runs any more."""
         if cage.init is not None and _ask_to_kill(cage.init):
-            deadline = time.monotonic() + 30
-            while self.members(cage, pid, proc.processes(pidns=True, skip=self.trusted)):
-                if time.monotonic() > deadline:
-                    raise RuntimeError("processes of the agent survive SIGKILL")
-                time.sleep(0.0002)
+            self.await_end(cage, pid)
             self.ending.append(cage)
         else:
             # Killing a namespace's first process ends all others before it can be reaped.

@@ -25,7 +25,7 @@ class Process:
     pidns: int
 
 
-def processes(*, pidns: bool, skip: Collection[int] = ()) -> list[Process]:
+def processes(*, pidns: bool, skip: Collection[int] = (), closing: bool = False) -> list[Process]:
     """All processes that this process can see and that may still run an instruction.
 
     A process that has given its memory back is past its last one, though its parent hears of the
@@ -35,6 +35,8 @@ def processes(*, pidns: bool, skip: Collection[int] = ()) -> list[Process]:
     Args:
         pidns: Whether to look up PID namespaces.
         skip: Process ids to leave out, unread.
+        closing: Also those that are past their last instruction and have not yet closed everything
+            that they held: a socket of theirs still has its address.
     """
     found = []
     for name in os.listdir("/proc"):
@@ -46,7 +48,8 @@ def processes(*, pidns: bool, skip: Collection[int] = ()) -> list[Process]:
             inode = os.stat(f"/proc/{name}/ns/pid").st_ino if pidns else 0
         except (OSError, ValueError):
             continue
-        if b"VmSize" not in rows and int(rows.get(b"Threads", b"0")) <= 1:
+        gone = not closing or rows.get(b"State", b"X").split()[0] in (b"Z", b"X")
+        if gone and b"VmSize" not in rows and int(rows.get(b"Threads", b"0")) <= 1:
             continue
 
         def number(key: bytes, rows: dict[bytes, bytes] = rows) -> int:
