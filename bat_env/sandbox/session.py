@@ -114,11 +114,18 @@ class WorkerSandbox:
         code = cell.code.encode("utf-8", "surrogatepass")
         # Waiting for a free core may take as long as other cells do; only a started cell is timed.
         patience = {"queued": math.inf, "started": wall + _GRACE_S}
+
+        def heard(part: dict[str, Any], _: list[bytes]) -> float:
+            event = str(part.get("event"))
+            if event not in patience:
+                raise wire.WireError("a cell is queued and started once at most")
+            return patience.pop(event)
+
         reply, blobs = worker.request(
             header,
             [code],
             timeout_s=wall + _GRACE_S,
-            on_part=lambda part, _: patience.get(str(part.get("event"))),
+            on_part=heard,
         )
         try:
             return replies.cell_result(reply, blobs, self.limits)
