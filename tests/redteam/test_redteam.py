@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from catalogue import ATTACKS, CONTROLS, Attack, sample
-from scene import Broken, Outcome, Scene, daemon, peak_mb, watch_memory
+from scene import Broken, Outcome, Scene, agents, daemon, peak_mb, watch_memory
 from vocabulary import CHECKS, INVARIANTS, exam
 
 from bat_env.errors import SandboxError
@@ -137,12 +137,17 @@ def _leak(attack: Attack, seen: Outcome) -> Callable[[], None]:
         api = daemon().api
         made = api.exec_create(box.container, ["sleep", "60"], user="1000")
         api.exec_start(made["Id"], detach=True)
+        deadline = time.monotonic() + 10
+        while not agents(box)[1] and time.monotonic() < deadline:
+            time.sleep(0.05)
         return lambda: box.reset({})
     elif attack.leak == "process":
         process = subprocess.Popen(
             ["unshare", "-Ur", "--fork", "--kill-child", "unshare", "-Ur", "sleep", "60"]
         )
-        time.sleep(0.3)
+        deadline = time.monotonic() + 10
+        while not agents(box)[1] and time.monotonic() < deadline:
+            time.sleep(0.05)
         return lambda: (process.kill(), process.wait(), None)[2]
     return lambda: None
 

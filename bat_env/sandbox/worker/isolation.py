@@ -218,6 +218,9 @@ class Container(Isolation):
 
     def wipe(self, session: Session) -> None:
         """Leave nothing of the last episode."""
+        for stray in self.members(Cage(), 0, proc.processes(pidns=False, skip=self.trusted)):
+            with contextlib.suppress(OSError):
+                os.kill(stray.pid, signal.SIGKILL)
         self.await_end(Cage(), 0)
         for name in READ_ONLY:
             files.wipe(session.folders[name])
