@@ -28,6 +28,8 @@ from . import linux, seccomp
 FILENAME = "<cell>"
 zygote_exits = 0
 """Exit functions that the zygote registered; set by it."""
+avoid_cpu = -1
+"""The CPU of the supervisor, set with the assignment; -1 for none."""
 _OWN = ["bat_worker", *(f"bat_worker.{n}" for n in ("cell", "linux", "proc", "seccomp", "zygote"))]
 
 
@@ -240,6 +242,9 @@ def _began_something() -> bool:
 def _exit(status: int) -> NoReturn:
     """Leave. Closing the streams tells the supervisor to look: it need not wait for the rest."""
     os.closerange(3, 1024)
+    if avoid_cpu >= 0:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, os.sched_getaffinity(0) - {avoid_cpu})
     for fd in (1, 2):
         with contextlib.suppress(OSError):
             os.close(fd)

@@ -52,6 +52,7 @@ class Cells:
     Attributes:
         boxes: All sessions by id.
         running: All cells by the id of their process.
+        cpu: The CPU that a cell leaves before it dies, or -1.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Cells:
         self.selector = selector
         self.boxes: dict[str, Box] = {}
         self.running: dict[int, Running] = {}
+        self.cpu = -1
         self._reply = reply
         self._parallel = parallel
         self._queue: list[tuple[Box, dict[str, Any], list[bytes]]] = []
@@ -138,6 +140,7 @@ class Cells:
             "code": code.decode("utf-8", "surrogatepass"),
             "seed": header["seed"],
             "threads": max(1, -int(-session.limits["cpus"] // 1)),
+            "avoid": self.cpu,
         }
         if box.spare is None:
             self._prepare(box)

@@ -50,6 +50,7 @@ class Supervisor:
         """Run until end of input."""
         os.set_blocking(self.source, False)
         linux.prctl(linux.PR_SET_TIMERSLACK, 1)
+        self.cells.cpu = _settle_on_a_cpu()
         linux.keep_freed(32 << 20)  # frames come and go: their memory need not be cleared each time
         self.selector.register(self.source, selectors.EVENT_READ, self._on_host)
         self.selector.register(self.spares.control, selectors.EVENT_READ, self.spares.pump)
@@ -208,6 +209,20 @@ class Supervisor:
 
     def _do_run(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         self.cells.submit(self.cells.idle(header["sid"]), header, blobs)
+
+
+def _settle_on_a_cpu() -> int:
+    """Stay on one CPU, which dying cells then leave; -1 where there is only one.
+
+    A kernel without preemption tears a process down in one go. Whoever wakes on that CPU meanwhile
+    waits milliseconds, and nobody who waits for a cell may be that one.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        return -1
+    cpu = allowed[os.urandom(1)[0] % len(allowed)]
+    os.sched_setaffinity(0, {cpu})
+    return cpu
 
 
 def main(config: dict[str, Any], boot: str, sources: bytes) -> None:

@@ -286,6 +286,7 @@ def spare(control: socket.socket, program: bytes, *, early: bool) -> NoReturn:
         os._exit(125)
     control.detach()
     os.closerange(3, 1024)
+    cell.avoid_cpu = job["run"]["avoid"]
     if job["run"]["language"] == "bash":
         cell.run_bash(job["run"])
     cell.run_python(job["run"])
