@@ -197,7 +197,9 @@ def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
     }
     cases, probe = tuple(sorted(names[:-1])), names[-1]
     pixels = sum(photos[case].shape[0] * photos[case].shape[1] for case in cases)
-    totals = [sum(int(photos[case][..., c].sum(dtype=np.int64)) for case in cases) for c in range(3)]
+    totals = [
+        sum(int(photos[case][..., c].sum(dtype=np.int64)) for case in cases) for c in range(3)
+    ]
     return Generated(
         cases=cases,
         public={f"{case}/photo.png": encode_png(photos[case]) for case in cases},

@@ -152,7 +152,11 @@ print("tensors equal to the checkpoint", same, "of", len(state))
         "common",
         {"scale": "byte"},
         {"task": 0.4},
-        _lines("input range", 'card["network_data_format"]["inputs"]["image"]["value_range"]', "float32"),
+        _lines(
+            "input range",
+            'card["network_data_format"]["inputs"]["image"]["value_range"]',
+            "float32",
+        ),
     ),
     Mistake(
         "colours_exchanged",
