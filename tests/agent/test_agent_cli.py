@@ -178,6 +178,8 @@ def test_a_signal_ends_in_one_line(number: int, code: int, tmp_path: Path) -> No
         text=True,
         cwd=tmp_path,
         env=environment(),
+        # Whoever runs the tests in the background ignores SIGINT, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     until = time.monotonic() + 120
     while not (tmp_path / "started").exists() and time.monotonic() < until:

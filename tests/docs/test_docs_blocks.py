@@ -41,9 +41,10 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PATH": path, "TERM": "dumb"}
 
 
-def _run(argv: list[str], cwd: Path) -> None:
+def _run(argv: list[str], cwd: Path, exported: dict[str, str] | None = None) -> None:
+    env = {**_environment(), **(exported or {})}
     done = subprocess.run(
-        argv, cwd=cwd, env=_environment(), capture_output=True, text=True, timeout=500, check=False
+        argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, f"{argv}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
 
@@ -62,13 +63,17 @@ def test_python_block_runs(name: str, code: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "code"), [pytest.param(*b, id=b[0]) for b in _blocks("bash")])
 def test_shell_block_holds(name: str, code: str, tmp_path: Path) -> None:
+    exported: dict[str, str] = {}
     for line in _lines(code):
         word = line.split()[0]
-        if word == "make":
+        if word == "export":
+            key, _, value = line.removeprefix("export ").partition("=")
+            exported[key] = value
+        elif word == "make":
             for target in [w for w in line.split()[1:] if "=" not in w]:
                 _run(["make", "-n", "-C", str(ROOT), target], tmp_path)
         elif word in {"bat-env", "bat-agent"}:
-            _run(["bash", "-euo", "pipefail", "-c", line], tmp_path)
+            _run(["bash", "-euo", "pipefail", "-c", line], tmp_path, exported)
         else:
             assert word in SETUP_WORDS, f"{name}: nothing checks {line!r}"
 
