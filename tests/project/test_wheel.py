@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -72,3 +73,44 @@ def test_installed_wheel_finds_its_data(wheel: Path, tmp_path: Path) -> None:
         check=True,
     )
     assert Path(done.stdout.strip()) == site / "bat_env" / "_sandbox_images"
+
+
+@pytest.mark.parametrize("backend", ["local", "process"])
+def test_cells_see_what_is_installed_beside_us(wheel: Path, tmp_path: Path, backend: str) -> None:
+    """In an ordinary installation the suite shares its folder with the packages that cells need."""
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    (site / "beside.py").write_text("value = 7\n")
+    (site / "host.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    hidden = "hidden" if backend == "local" else "seen"  # `process` hides nothing
+    script = """
+import sys
+import bat_env
+from bat_env.sandbox import Cell, make_sandbox
+box = make_sandbox(sys.argv[1])
+box.start()
+box.reset({})
+code = '''
+import beside
+print(beside.value)
+try:
+    import bat_env.errors
+    print("seen")
+except ImportError:
+    print("hidden")
+'''
+ran = box.run(Cell("python", code))
+print(bat_env.__file__, ran.stdout.split(), ran.stderr)
+box.close()
+"""
+    done = subprocess.run(
+        [str(folder / "bin" / "python"), "-c", script, backend],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(site) in done.stdout and f"['7', '{hidden}']" in done.stdout, done.stdout

@@ -26,6 +26,9 @@ def warm() -> Iterator[Callable[[str], Sandbox]]:
     made: dict[str, Sandbox] = {}
 
     def get(backend: str) -> Sandbox:
+        # Some tests end the workers of this process, or kill them.
+        if backend in made and not made[backend].ping(10.0):  # type: ignore[attr-defined]
+            made.pop(backend).close()
         if backend not in made:
             made[backend] = make_sandbox(backend, LIMITS)
             made[backend].start()

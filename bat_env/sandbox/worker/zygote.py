@@ -33,8 +33,14 @@ def main(config: dict[str, Any], control_fd: int) -> NoReturn:
     """Serve until the supervisor goes away."""
     control = socket.socket(fileno=control_fd)
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The suite itself is not for agent code, also where nothing hides its files.
-    sys.path = [p for p in sys.path if not os.path.isdir(os.path.join(p, "bat_env"))]
+    # A checkout of the suite is not for agent code. Where it is installed, it lies beside packages
+    # that cells need: those stay, and the isolation lays an empty folder over ours.
+    sys.path = [
+        p
+        for p in sys.path
+        if os.path.basename(p) in ("site-packages", "dist-packages")
+        or not os.path.exists(f"{p}/bat_env/__init__.py")
+    ]
     _renew_streams()
     loaded, missing = _preload(config["preload"], config["skip"])
     program = seccomp.build() if config["lock"] else b""
