@@ -54,6 +54,7 @@ class Supervisor:
         linux.keep_freed(32 << 20)  # frames come and go: their memory need not be cleared each time
         self.selector.register(self.source, selectors.EVENT_READ, self._on_host)
         self.selector.register(self.spares.control, selectors.EVENT_READ, self.spares.pump)
+        self._hear_of_children()
         if self.host >= 0:
             self.selector.register(self.host, selectors.EVENT_READ, self._on_host_death)
         self.spares.refill()
@@ -73,6 +74,20 @@ class Supervisor:
                 cell.kill(None)
             self.spares.close()
             self.isolation.teardown()
+
+    def _hear_of_children(self) -> None:
+        """Wake for what ends late: orphans of a cell become ours and are collected when they go."""
+        read, write = os.pipe()
+        for fd in (read, write):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+        def collect() -> None:
+            os.read(read, 4096)
+            self.isolation.reap()
+
+        self.selector.register(read, selectors.EVENT_READ, collect)
 
     def _on_host_death(self) -> None:
         raise EOFError
