@@ -79,7 +79,8 @@ class Cells:
         """Seconds until :meth:`settle` has something to do; None if only events can bring it."""
         if not self.running:
             chores = self.spares.missing or self.isolation.chores
-            return max(0.0, self._refill_at - time.monotonic()) if chores else None
+            due = max(self._refill_at, self.spares.pause_until)
+            return max(0.0, due - time.monotonic()) if chores else None
         if any(cell.looks for cell in self.running.values()):
             return 0.0
         nearest = min(min(c.deadline for c in self.running.values()), self._next_watch)
@@ -255,7 +256,7 @@ class Cells:
                 cell.check_usage(table, self.spares.report)
             self._next_watch = time.monotonic() + _WATCH_S
         self._start_queued()
-        if now >= self._refill_at:
+        if now >= max(self._refill_at, self.spares.pause_until):
             self._prepare_next()
             self.spares.refill()
             self.isolation.reap()

@@ -142,6 +142,11 @@ class Isolation:
                 raise RuntimeError("processes of the agent survive SIGKILL")
             time.sleep(0.0002)
 
+    def discard(self, cage: Cage) -> None:
+        """Give up a cage that nothing was put into."""
+        if cage.pid:
+            self.ending.append(cage)
+
     def reap(self) -> None:
         """Collect what ended processes left behind. Called often; never blocks."""
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,9 @@ _ENV = {
     "NUMEXPR_NUM_THREADS": "1",
     "TORCHINDUCTOR_CACHE_DIR": "/tmp/inductor",
 }
+
+
+_PAUSE_S = 0.02
 
 
 @dataclass
@@ -65,6 +69,8 @@ class Spares:
         """Children whose end is known before the zygote tells it."""
         self._coming: dict[str, Spare] = {}
         self._serial = 0
+        self.pause_until = 0.0
+        """Monotonic time before which no spare can be made."""
         self.fork_us = 0
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = self._spawn(config, boot, sources, theirs)
@@ -152,6 +158,11 @@ class Spares:
                 self.fork_us = int(words[3])
                 self.ready.append(spare)
                 self.isolation.trusted.add(spare.pid)
+            elif words[0] == "N":
+                spare = self._coming.pop(words[1])
+                spare.retire()
+                self.isolation.discard(spare.cage)
+                self.pause_until = time.monotonic() + _PAUSE_S
             elif words[0] == "X":
                 pid, status, cpu = map(int, words[1:])
                 if pid in self.late:  # told before the number can be given to another

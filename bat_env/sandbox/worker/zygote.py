@@ -2,7 +2,8 @@
 
 It runs no agent code and no torch operation (a thread pool would not survive the fork). The
 supervisor speaks to it over a SEQPACKET socket: ``F<id>`` with descriptors asks for a spare; the
-zygote answers ``P <id> <pid> <time in us>`` and, for a child that ended, ``X <pid> <status> <CPU
+zygote answers ``P <id> <pid> <time in us>``, ``N <id>`` if none can be made now, and,
+ for a child that ended, ``X <pid> <status> <CPU
 time in us>``.
 """
 
@@ -183,7 +184,10 @@ class _Zygote:
         if self.own_pidns >= 0:
             linux.setns(fds[1], linux.NEWPID)
         began = time.perf_counter()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:  # a cell has taken every process that there may be; it will not for long
+            pid = -1
         if pid == 0:
             try:
                 self._child(fds[0])
@@ -194,7 +198,10 @@ class _Zygote:
             linux.setns(self.own_pidns, linux.NEWPID)
         for fd in fds:
             os.close(fd)
-        self._send("P", number, pid, int(took * 1e6))
+        if pid < 0:
+            self._send("N", number)
+        else:
+            self._send("P", number, pid, int(took * 1e6))
 
     def _child(self, control_fd: int) -> None:
         signal.set_wakeup_fd(-1)
