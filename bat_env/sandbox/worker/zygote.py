@@ -2,9 +2,8 @@
 
 It runs no agent code and no torch operation (a thread pool would not survive the fork). The
 supervisor speaks to it over a SEQPACKET socket: ``F<id>`` with descriptors asks for a spare; the
-zygote answers ``P <id> <pid> <time in us>``, ``N <id>`` if none can be made now, and,
- for a child that ended, ``X <pid> <status> <CPU
-time in us>``.
+zygote answers ``P <id> <pid> <time in us>``, ``N <id>`` if none can be made now, and, for a child
+that ended, ``X <pid> <status> <CPU time in us>``.
 """
 
 from __future__ import annotations
