@@ -295,11 +295,13 @@ def test_byte_orders_and_dtypes(spec: TaskSpec, array: np.ndarray, valid: bool) 
 @given(st.binary(max_size=400))
 @settings(max_examples=60, deadline=None)
 def test_no_bytes_break_the_array_reader(data: bytes) -> None:
-    for content in (data, b"\x93NUMPY\x01\x00" + data, npy(IMAGE)[:128] + data):
+    whole = npy(np.zeros((5, 5)))[:-200] + data[:200].ljust(200, b"\0")  # any 25 numbers
+    for content in (data, b"\x93NUMPY\x01\x00" + data, npy(IMAGE)[:128] + data, whole):
         try:
-            read_picture("x.npy", content, 100)
+            picture = read_picture("x.npy", content, 100)
         except UnreadableError:
             continue
+        assert picture.values.shape == (5, 5) and np.isfinite(picture.values).all()
 
 
 # -------------------------------------------------------------------------------------- volumes

@@ -199,7 +199,9 @@ def test_statements_combine(chosen: list[Any], order: list[int]) -> None:
 @given(st.text(max_size=300))
 @settings(max_examples=60, deadline=None)
 def test_any_text_can_be_read(text: str) -> None:
-    claims(text, VOCABULARY)
+    said = claims(text, VOCABULARY)
+    assert {finding for finding, _ in said} <= set(VOCABULARY)
+    assert set(said.values()) <= {"present", "uncertain", "absent", "contradicted"}
 
 
 @given(
