@@ -1,5 +1,8 @@
 """Briefs: the text of a reset, rendered from the contract.
 
+A task's ``briefs/<tier>.md.j2`` extends ``base/<tier>.md.j2`` (the folder ``briefs`` beside this file) and
+words only those blocks itself that are its own; it may as well be a whole template.
+
 Lines are short and mostly constant; what differs between instances stands on lines of its own, so
 that a policy that reads whole lines meets few new ones.
 """
@@ -9,11 +12,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, PrefixLoader, StrictUndefined, Template
+from jinja2 import TemplateError as JinjaError
 
-from bat_env.errors import unknown_name
+from bat_env.errors import TaskError, unknown_name
 from bat_env.stages import WORK_STAGES, Stage
 from bat_env.tasks.discovery import Task
 from bat_env.tasks.instance import Instance
@@ -26,16 +31,25 @@ MAX_CASE_FILES: Final = 8
 """Files that differ in nothing but the case, from which on they share one line of the list."""
 
 
+BASE: Final = Path(__file__).with_name("briefs")
+"""Templates that a task's briefs may extend, as ``base/<file>``."""
+
+
 @cache
-def _template(source: str) -> Template:
-    environment = Environment(
+def _environment() -> Environment:
+    return Environment(
+        loader=PrefixLoader({"base": FileSystemLoader(BASE)}),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=False,
         autoescape=False,  # The reader is an agent, not a browser.
     )
-    return environment.from_string(source)
+
+
+@cache
+def _template(source: str) -> Template:
+    return _environment().from_string(source)
 
 
 def _lines(value: Any, indent: int = 0) -> list[str]:
@@ -95,24 +109,34 @@ def render_brief(
 
     Raises:
         UnknownNameError: If the task has no such tier.
+        TaskError: If the template is broken or asks for what the contract does not have.
     """
     if tier not in task.spec.tiers:
         raise unknown_name("tier", tier, task.spec.tiers, hint=f"They are tiers of {task.id}.")
     lines = _listed(files, instance.cases)
     listed = lines[:MAX_LISTED_FILES]
-    return _template(task.brief_template(tier)).render(
-        spec=task.spec,
-        public=public_spec(task.spec, tier, focus),
-        tier=next(value for name, value in task.spec.tiers.items() if name == tier),
-        artifact_lines=_lines(public_spec(task.spec, tier, focus)["artifacts"]),
-        focus=focus.name,
-        stages=[(stage.name, stage.title) for stage in WORK_STAGES],
-        stage_title=focus.title,
-        skills=sorted(task.skills(tier, focus)),
-        cases=instance.cases,
-        fiction=instance.fiction,
-        outcome=outcome,
-        exposed=exposed.rstrip("\n"),
-        files=listed,
-        more_files=len(lines) - len(listed),
-    )
+    public = public_spec(task.spec, tier, focus)
+    output = {"labels": {}, "columns": [], "dtype": [], **public["output"]}
+    values: dict[str, Any] = {
+        "spec": task.spec,
+        "public": {"extra_inputs": [], **public, "output": output},
+        "tier": next(value for name, value in task.spec.tiers.items() if name == tier),
+        "artifact_lines": _lines(public["artifacts"]),
+        "focus": focus.name,
+        "stages": [(stage.name, stage.title) for stage in WORK_STAGES],
+        "stage_title": focus.title,
+        "skills": sorted(task.skills(tier, focus)),
+        "cases": instance.cases,
+        "fiction": instance.fiction,
+        "outcome": outcome,
+        "exposed": exposed.rstrip("\n"),
+        "files": listed,
+        "more_files": len(lines) - len(listed),
+    }
+    try:
+        return _template(task.brief_template(tier)).render(values)
+    except JinjaError as error:
+        raise TaskError(
+            f"The brief of {task.id} for tier {tier} cannot be rendered: {error}. Correct "
+            f"{task.folder / 'briefs' / f'{tier}.md.j2'}."
+        ) from error

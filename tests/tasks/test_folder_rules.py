@@ -138,8 +138,15 @@ def test_rules_say_what_is_broken(root: Path) -> None:
     assert "output.format 'class-tables'" in broken("contract")
     spec.write_text(text)
     brief = folder / "briefs" / "lite.md.j2"
-    brief.write_text(brief.read_text().replace("{{ spec.budgets.turns }}", "24"))
-    assert "91 turns" in broken("briefs")
+    text = brief.read_text()
+    for line, message in (
+        ("You have 24 turns.", "' 24 turns' of its own"),
+        ("Look at the first 17 pictures.", "'17', which no contract names"),
+        ("Read /data/readme.txt first.", "'/data/readme.txt', which no contract names"),
+    ):
+        brief.write_text(f"{text}{{% block notes %}}\n{line}\n{{% endblock %}}\n")
+        assert message in broken("briefs")
+    brief.write_text(text)
     meta = folder / "model" / "broken_net" / "configs" / "metadata.json"
     value = json.loads(meta.read_text())
     del value["preprocessing"]["size_px"]
