@@ -38,6 +38,12 @@ class SegParams(MetricParams):
     lesion_free_ml: float = Field(
         0.1, ge=0, description="Lesion volume that may be claimed in a lesion-free case, ml."
     )
+    absent_ml: float | None = Field(
+        None,
+        ge=0,
+        description="Volume that may be claimed of a class that a case lacks, ml; a larger one "
+        "adds a term of 0. Not set: such classes do not count.",
+    )
     nsd_tolerance_mm: float = Field(3.0, gt=0, description="Tolerance of the surface Dice, mm.")
 
 
@@ -236,11 +242,14 @@ def score_labels(spec: TaskSpec, truth: LabelMap, output: LabelMap) -> CaseScore
         secondary[f"nsd_{name}"] = (
             nsd(found, params.nsd_tolerance_mm) if found else 0.0 if unmatched else None
         )
-    lesion = params.lesion
-    if lesion and lesion not in overlaps:
-        claimed_ml = int((output.labels == by_name[lesion]).sum()) * truth.voxel_ml
-        organ = overlaps.get(params.organ, 0.0)
-        overlaps[lesion] = organ if claimed_ml <= params.lesion_free_ml else 0.0
+    absent = [name for name, value in by_name.items() if value and name not in overlaps]
+    for name in absent:
+        claimed_ml = int((output.labels == by_name[name]).sum()) * truth.voxel_ml
+        if name == params.lesion:
+            organ = overlaps.get(params.organ, 0.0)
+            overlaps[name] = organ if claimed_ml <= params.lesion_free_ml else 0.0
+        elif params.absent_ml is not None and claimed_ml > params.absent_ml:
+            overlaps[name] = 0.0
     if not overlaps:
         # Nothing to find: only an output without any foreground is right.
         overlaps[""] = float(not output.labels.any())
@@ -270,7 +279,9 @@ def score_case(
 
     Returns:
         Mean Dice over the classes that the truth holds. Where it holds no lesion, the lesion's
-        term is the organ Dice if at most ``lesion_free_ml`` of lesion was predicted, else 0.
+        term is the organ Dice if at most ``lesion_free_ml`` of lesion was predicted, else 0. With
+        ``absent_ml``, each other class that the truth lacks and of which more was predicted adds
+        a term of 0.
     """
     if output_bytes is None:
         return missing_case()

@@ -196,6 +196,22 @@ def test_classes_that_the_truth_lacks_do_not_count() -> None:
     assert score_labels(spec, truth, read_labels(packed(half))).score == 0.5
 
 
+def test_a_made_up_class_counts_where_the_task_says_so() -> None:
+    base = many_classes()
+    params = {"nsd_tolerance_mm": 2.0, "absent_ml": 2 * read_labels(TRUTH).voxel_ml}
+    spec = base.model_copy(update={"metric": base.metric.model_copy(update={"params": params})})
+    load_metric("seg_dice").check(spec)
+    background = np.argwhere(LABELS == 0)
+    for voxels, score in ((0, 1.0), (2, 1.0), (3, 2 / 3)):
+        said = LABELS.copy()
+        said[tuple(background[:voxels].T)] = 3
+        result = score_case(spec, TRUTH, None, packed(said))
+        assert result.score == pytest.approx(score) and result.secondary["dice_aorta"] is None
+    assert score_case(spec, TRUTH, None, packed(np.zeros_like(LABELS))).score == 0.0
+    made_up = score_case(spec, packed(np.zeros_like(LABELS)), None, TRUTH)
+    assert made_up.score == 0.0 and made_up.valid
+
+
 def test_a_case_without_any_class_wants_none() -> None:
     spec, empty = many_classes(), packed(np.zeros_like(LABELS))
     assert score_case(spec, empty, None, empty).score == 1.0
