@@ -28,8 +28,10 @@ from . import linux, seccomp
 FILENAME = "<cell>"
 zygote_exits = 0
 """Exit functions that the zygote registered; set by it."""
-avoid_cpu = -1
-"""The CPU of the supervisor, set with the assignment; -1 for none."""
+_cpus: set[int] = set()
+"""All CPUs of a cell, once it has stepped aside for the supervisor."""
+_aside: set[int] = set()
+"""Those of them that are not the supervisor's."""
 _OWN = ["bat_worker", *(f"bat_worker.{n}" for n in ("cell", "linux", "proc", "seccomp", "zygote"))]
 
 
@@ -85,6 +87,27 @@ def filter_calls(program: bytes) -> None:
     """Take on the system-call filter, for good."""
     linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
     seccomp.install(program)
+
+
+def step_aside(cpu: int) -> None:
+    """Wait, and later die, where the supervisor is not; -1 for anywhere.
+
+    A kernel without preemption tears a process down in one go, and whoever wakes on that CPU
+    meanwhile waits milliseconds. To go there at the end would take a migration.
+    """
+    global _cpus, _aside
+    _cpus = os.sched_getaffinity(0)
+    _aside = _cpus - {cpu}
+    if cpu in _cpus and _aside:
+        os.sched_setaffinity(0, _aside)
+    else:
+        _aside = set()
+
+
+def take_cpus() -> None:
+    """Let the cell run on every CPU that it may have."""
+    if _aside:
+        os.sched_setaffinity(0, _cpus)
 
 
 def _write(path: str, text: str) -> None:
@@ -159,8 +182,7 @@ def rehearse() -> None:
     sys.argv = [FILENAME]
     for limit in ("RLIMIT_CORE", "RLIMIT_NOFILE"):
         resource.getrlimit(getattr(resource, limit))
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    _wind_up()
 
 
 def run_python(job: dict[str, Any]) -> NoReturn:
@@ -183,10 +205,11 @@ def run_python(job: dict[str, Any]) -> NoReturn:
     except BaseException:
         _report()
         status = 1
-    _leave(status)
+    _wind_up()
+    _exit(status)
 
 
-def _leave(status: int) -> NoReturn:
+def _wind_up() -> None:
     """Threads, atexit and flushes as usual, but no teardown of torch's heap."""
     import atexit
     import threading
@@ -201,7 +224,6 @@ def _leave(status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
-    _exit(status)
 
 
 def _write_back() -> None:
@@ -242,9 +264,9 @@ def _began_something() -> bool:
 def _exit(status: int) -> NoReturn:
     """Leave. Closing the streams tells the supervisor to look: it need not wait for the rest."""
     os.closerange(3, 1024)
-    if avoid_cpu >= 0:
+    if _aside:
         with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, os.sched_getaffinity(0) - {avoid_cpu})
+            os.sched_setaffinity(0, _aside)
     for fd in (1, 2):
         with contextlib.suppress(OSError):
             os.close(fd)

@@ -21,6 +21,8 @@ _FIRST_WATCH_S = 0.02
 _REFILL_S = 0.003
 """While another spare waits, the fork of the next does too: first the host gets its answer."""
 _LOOKS = 50
+_QUICK_LOOKS = 10
+"""So many looks follow each other at once: a nap costs a halted processor more than it rests."""
 _LOOK_S = 20e-6
 
 
@@ -141,7 +143,6 @@ class Cells:
             "code": code.decode("utf-8", "surrogatepass"),
             "seed": header["seed"],
             "threads": max(1, -int(-session.limits["cpus"] // 1)),
-            "avoid": self.cpu,
         }
         if box.spare is None:
             self._prepare(box)
@@ -187,6 +188,7 @@ class Cells:
             **self.isolation.job(session),
             "lock": self.isolation.lock,
             "rlimits": self._rlimits(session),
+            "avoid": self.cpu,
         }
         assign(spare, {"enter": place}, session.namespaces)
         box.spare = spare
@@ -251,7 +253,7 @@ class Cells:
                 cell.kill("timeout")
                 cell.deadline = now + 1.0
         if self.running and now >= self._next_watch:
-            table = proc.processes(pidns=self.isolation.namespaces)
+            table = self.isolation.processes()
             for cell in self.running.values():
                 cell.check_usage(table, self.spares.report)
             self._next_watch = time.monotonic() + _WATCH_S
@@ -276,7 +278,7 @@ class Cells:
             if ended is not None:
                 self.spares.late.add(pid)
                 self._finish_safely(self.running.pop(pid), *ended)
-            elif cell.looks:
+            elif 0 < cell.looks < _LOOKS - _QUICK_LOOKS:
                 time.sleep(_LOOK_S)
 
     def _finish_safely(self, cell: Running, status: int, cpu: int) -> None:

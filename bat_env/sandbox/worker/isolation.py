@@ -16,7 +16,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +73,8 @@ class Isolation:
     max_sessions = 1 << 16
     sees_exit = False
     """Whether the end of a cell can be told before its memory is torn down."""
+    table = "/proc"
+    """Where the process table is mounted."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = config
@@ -123,6 +125,12 @@ class Isolation:
         """After the main process ended: return when none of the cell runs any more."""
         raise NotImplementedError
 
+    def processes(
+        self, *, skip: Collection[int] = (), closing: bool = False
+    ) -> list[proc.Process]:
+        """What runs, as :func:`proc.processes` tells it."""
+        return proc.processes(pidns=self.namespaces, skip=skip, closing=closing, root=self.table)
+
     def await_end(self, cage: Cage, pid: int) -> None:
         """Return when no process of the cell runs or holds anything.
 
@@ -134,7 +142,7 @@ class Isolation:
         """
         deadline = time.monotonic() + 30
         while True:
-            table = proc.processes(pidns=self.namespaces, skip=self.trusted, closing=True)
+            table = self.processes(skip=self.trusted, closing=True)
             found = self.members(cage, pid, table)
             if not any(p.pid != pid or p.size or p.threads > 1 for p in found):
                 return
@@ -223,7 +231,7 @@ class Container(Isolation):
 
     def wipe(self, session: Session) -> None:
         """Leave nothing of the last episode."""
-        for stray in self.members(Cage(), 0, proc.processes(pidns=False, skip=self.trusted)):
+        for stray in self.members(Cage(), 0, self.processes(skip=self.trusted)):
             with contextlib.suppress(OSError):
                 os.kill(stray.pid, signal.SIGKILL)
         self.await_end(Cage(), 0)

@@ -109,7 +109,16 @@ class Namespaces(Isolation):
         for folder in (self.root, self.new, f"{self.base}/s", f"{self.base}/old"):
             os.mkdir(folder)
         linux.bind(self.root, self.root)
+        self._mount_table()
         self._build_root()
+
+    def _mount_table(self) -> None:
+        """Our processes and nothing else of /proc, which makes it quicker to list (Linux 5.8)."""
+        place = os.path.join(self.base, "table")
+        os.mkdir(place)
+        with contextlib.suppress(OSError):
+            linux.mount("proc", place, "proc", _NO_DANGER, "subset=pid")
+            self.table = place
 
     def _build_root(self) -> None:
         """The template of every session's root: an allowlist, read-only."""

@@ -132,7 +132,7 @@ class Running:
         """
         if self.killed or time.monotonic() - self.started < _STORM_S:
             return
-        table = proc.processes(pidns=self.isolation.namespaces)
+        table = self.isolation.processes()
         members = self.isolation.members(self.spare.cage, self.spare.pid, table)
         if sum(p.threads for p in members) >= self.session.limits["pids"]:
             self.limit = "pids"

@@ -290,7 +290,9 @@ def spare(control: socket.socket, program: bytes, *, early: bool) -> NoReturn:
         cell.enter(place, fds)
         cell.lock_down({**place, "lock": place["lock"] and not early}, program)
         os.environ.update(place["env"])
+        cell.step_aside(place["avoid"])
         job, fds = inbox.next()
+        cell.take_cpus()
         os.dup2(fds[0], 1)
         os.dup2(fds[1], 2)
     except BaseException as error:
@@ -298,7 +300,6 @@ def spare(control: socket.socket, program: bytes, *, early: bool) -> NoReturn:
         os._exit(125)
     control.detach()
     os.closerange(3, 1024)
-    cell.avoid_cpu = job["run"]["avoid"]
     if job["run"]["language"] == "bash":
         cell.run_bash(job["run"])
     cell.run_python(job["run"])
