@@ -97,7 +97,9 @@ def plan_demonstrations(
         e2e_share: Share of demonstrations that run the whole workflow from scratch.
         seed: Source of all randomness.
     """
-    rng = np.random.default_rng([seed, 0xDE40, *task.digest[:8].encode(), *size.encode()])
+    # Not the task's digest: a word in a README must not change what is demonstrated.
+    name = f"{task.id} {task.spec.version} {size}"
+    rng = np.random.default_rng([seed, 0xDE40, *name.encode()])
     effective = {
         (focus, outcome): relevant(task, focus, tier, outcome)
         for focus in Stage

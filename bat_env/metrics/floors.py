@@ -24,11 +24,14 @@ from bat_env.metrics.images import ImageParams
 from bat_env.metrics.nifti import read_image
 from bat_env.metrics.records import truth_of
 from bat_env.metrics.trivial import trivial_output
+from bat_env.tasks.discovery import task_of
+from bat_env.tasks.instance import Instance
 from bat_env.tasks.spec import TaskSpec
 
 Files: TypeAlias = dict[str, bytes]
 """Workspace path -> content."""
 _PRIOR_REPORTS: Final = 5
+_PRIOR_INSTANCES: Final = 3
 _CORNERS: Final = ("x1", "y1", "x2", "y2")
 
 
@@ -198,3 +201,27 @@ def trivial_files(
     if spec.metric.name not in _MAKERS:
         raise unknown_name("metric", spec.metric.name, _MAKERS)
     return _MAKERS[spec.metric.name](spec, cases, prior)
+
+
+def trivial_outputs(file: str, instance: Instance) -> dict[str, Files]:
+    """What the ``trivial.py`` of a task starts from: the trivial outputs of its metric.
+
+    Args:
+        file: ``__file__`` of trivial.py.
+        instance: The instance to answer. Priors are learned from training instances of its size.
+    """
+    task = task_of(file)
+    prior = [task.instance("train", index, instance.size) for index in range(_PRIOR_INSTANCES)]
+    seen = [case for drawn in prior for case in _cases(drawn)]
+    return trivial_files(task.spec, _cases(instance), seen)
+
+
+def _cases(instance: Instance) -> list[Case]:
+    def within(tree: Mapping[str, bytes], case: str) -> dict[str, bytes]:
+        start = f"{case}/"
+        return {p.removeprefix(start): data for p, data in tree.items() if p.startswith(start)}
+
+    return [
+        Case(case, within(instance.private, case), within(instance.public, case))
+        for case in instance.cases
+    ]

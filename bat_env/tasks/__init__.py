@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bat_env.tasks.brief import render_brief
-    from bat_env.tasks.discovery import Task, load_sibling, load_task, task_ids
+    from bat_env.tasks.discovery import Task, load_sibling, load_task, task_ids, task_of
     from bat_env.tasks.instance import Generated, Instance
     from bat_env.tasks.scripts import Decision, Mistake, ScriptCell
     from bat_env.tasks.spec import TaskSpec
@@ -32,11 +32,12 @@ __all__ = [
     "stage_files",
     "suite_names",
     "task_ids",
+    "task_of",
 ]
 
 _HOMES = {
     "brief": ("render_brief",),
-    "discovery": ("Task", "load_sibling", "load_task", "task_ids"),
+    "discovery": ("Task", "load_sibling", "load_task", "task_ids", "task_of"),
     "instance": ("Generated", "Instance"),
     "scripts": ("Decision", "Mistake", "ScriptCell"),
     "spec": ("TaskSpec",),

@@ -1,7 +1,7 @@
 """Briefs: the text of a reset, rendered from the contract.
 
-A task's ``briefs/<tier>.md.j2`` extends ``base/<tier>.md.j2`` (the folder ``briefs`` beside this file) and
-words only those blocks itself that are its own; it may as well be a whole template.
+A task's ``briefs/<tier>.md.j2`` extends ``base/<tier>.md.j2`` (the folder ``briefs`` beside this
+file) and words only those blocks itself that are its own; it may as well be a whole template.
 
 Lines are short and mostly constant; what differs between instances stands on lines of its own, so
 that a policy that reads whole lines meets few new ones.

@@ -273,6 +273,15 @@ def load_sibling(file: str, name: str) -> ModuleType:
     return _load_module(folder, f"{folder.parent.name}/{folder.name}", name)
 
 
+def task_of(file: str) -> Task:
+    """The task in whose folder a module lies, for task modules that need their own contract.
+
+    Args:
+        file: ``__file__`` of the caller.
+    """
+    return _load(Path(file).resolve().parent)
+
+
 def _read_spec(folder: Path) -> TaskSpec:
     path = folder / "task.yaml"
     try:

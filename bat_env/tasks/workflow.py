@@ -1,63 +1,33 @@
-"""Building blocks of a task's scripts: an author writes decisions, the frame of the stages is here.
+"""The frame of a task's scripts: an author writes decisions, the cells of the stages are here.
 
-A :class:`Choice` is a decision together with the lines of each option; a :class:`Workflow` puts
-lines and choices into the cells of the five stages, from scratch or from a state of the Stage
-Bank. Rules that learners rely on: code carries the values (they come from headers, the model card
-and task/spec.json), and a line is never good in one decision and a mistake in another.
+A :class:`Workflow` puts lines and choices into the cells of the five stages, from scratch or from
+a state of the Stage Bank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TypeAlias
 
 from bat_env.stages import Stage
-from bat_env.tasks.scripts import Decision, Mistake, ScriptCell
+from bat_env.tasks.choices import (
+    LIST_CASES,
+    OPEN_PREDICT,
+    OPEN_SPEC,
+    PILOT_CASES,
+    PILOT_ORDER,
+    REPAIR,
+    Choice,
+    Line,
+    Lines,
+    choice,
+)
+from bat_env.tasks.mistakes import frame_mistakes
+from bat_env.tasks.scripts import Decision, ScriptCell
+
+__all__ = ["Choice", "Line", "Lines", "Workflow", "choice", "frame_mistakes"]
 
 S1, S2, S3, S4, S5 = Stage.S1, Stage.S2, Stage.S3, Stage.S4, Stage.S5
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A decision with its lines.
-
-    Attributes:
-        id: Decision id.
-        stage: The stage whose cell carries it.
-        options: Option name -> lines of code; the first option is the good one.
-    """
-
-    id: str
-    stage: Stage
-    options: Mapping[str, tuple[str, ...]]
-
-    @property
-    def decision(self) -> Decision:
-        """The decision without its lines."""
-        return Decision(self.id, self.stage, tuple(self.options))
-
-
-Line: TypeAlias = "str | Choice"
-Lines: TypeAlias = "tuple[Line, ...]"
-
-
-def choice(name: str, stage: Stage, **options: str | tuple[str, ...]) -> Choice:
-    """A decision; the first option is the good one.
-
-    Args:
-        name: Decision id.
-        stage: The stage whose cell carries it.
-        options: Option name -> a line, or several; ``()`` for an option that leaves the line out.
-    """
-    lines = {key: (value,) if isinstance(value, str) else value for key, value in options.items()}
-    return Choice(name, stage, MappingProxyType(lines))
-
-
-PILOT_CASES = choice("pilot_cases", S3, one="pilots = cases[:1]", two="pilots = cases[:2]")
-REPAIR = Decision("repair", S3, ("rewrite", "skip"))
-PILOT_ORDER = Decision("pilot_order", S3, ("before", "after"))
 
 
 @dataclass(frozen=True)
@@ -176,8 +146,8 @@ class Workflow:
             (
                 self.imports,
                 self._meta,
-                _SPEC,
-                _CASES,
+                OPEN_SPEC,
+                LIST_CASES,
                 *self.look,
                 'facts = dict(case_count=len(cases), model=spec["model"]["name"])',
                 *self.facts,
@@ -204,7 +174,7 @@ class Workflow:
                 "probe = dict(mean=float(out.mean()), std=float(out.std()))",
                 f'model = dict(name="{self.model}", '
                 "parameters=sum(p.numel() for p in net.parameters()))",
-                _CASES,
+                LIST_CASES,
                 *self.look,
                 *self.claims,
                 "setup = dict(versions=versions, inputs=inputs, model=model, probe=probe)",
@@ -245,8 +215,8 @@ class Workflow:
             (
                 self.imports,
                 'os.makedirs("validation", exist_ok=True)',
-                _PREDICT,
-                _CASES,
+                OPEN_PREDICT,
+                LIST_CASES,
                 PILOT_CASES,
                 "for case in pilots:",
                 '    predict(f"/data/{case}", f"validation/pilot/{case}")',
@@ -259,7 +229,7 @@ class Workflow:
 
     def batch_cell(self, c: Mapping[str, str], stage: Stage = S4) -> ScriptCell:
         """S4: predict the cases."""
-        start = (self.imports, 'os.makedirs("outputs", exist_ok=True)', _PREDICT, _CASES)
+        start = (self.imports, 'os.makedirs("outputs", exist_ok=True)', OPEN_PREDICT, LIST_CASES)
         return self._cell(stage, c, (*start, self._frames["batch"]))
 
     def submit_cell(self, c: Mapping[str, str]) -> ScriptCell:
@@ -270,8 +240,8 @@ class Workflow:
             (
                 self.imports,
                 "from hashlib import sha256",
-                _SPEC,
-                _CASES,
+                OPEN_SPEC,
+                LIST_CASES,
                 self._frames["manifest"],
                 'manifest = dict(format=spec["output"]["format"], files=rows)',
                 'json.dump(manifest, open("outputs/manifest.json", "w"))',
@@ -365,93 +335,3 @@ class Workflow:
             ),
             first=(files("cases[:1]"), content) if not self._table else ("rows = []",),
         )
-
-
-_SPEC = 'spec = json.load(open("/workspace/task/spec.json"))'
-_CASES = 'cases = sorted(os.listdir("/data"))'
-_PREDICT = 'predict = runpy.run_path("pipeline/predict.py")["predict"]'
-
-
-def frame_mistakes(flow: Workflow, compare: str = "") -> tuple[Mistake, ...]:
-    """The mistakes that lie in a workflow's frame, the same for every task.
-
-    Args:
-        flow: The workflow.
-        compare: Cell lines that print how outputs differ from a new run of predict.py: the check
-            of ``edited_by_hand``. Without it that mistake serves no recovery state.
-    """
-    missing = (
-        'present = [os.path.exists(f"outputs/{case}/NAME") for case in cases]'
-        if "{case}" in flow.output
-        else 'present = [line.split(",")[0] for line in open("PATH").read().splitlines()[1:]]'
-    )
-    missing = missing.replace("NAME", flow.output.rsplit("/", 1)[-1]).replace("PATH", flow.output)
-    shown = "sum(present)" if "{case}" in flow.output else "len(present)"
-    return (
-        Mistake(
-            "one_candidate",
-            "No alternatives are compared and no picture of the plan is drawn.",
-            "common",
-            {"candidates": "one"},
-            {"S1": 0.2},
-            tier="standard",
-        ),
-        Mistake(
-            "no_repair",
-            "A pipeline that nobody verified is trusted as it is.",
-            "common",
-            {"repair": "skip"},
-            {"S3": 0.1},
-            outcome="recovery",
-        ),
-        Mistake(
-            "two_pilots",
-            "The pilot covers two cases.",
-            "common",
-            {"pilot_cases": "two"},
-            {"S3": 0.1},
-        ),
-        Mistake(
-            "pilot_after_batch",
-            "The pilot is run after the batch that it was to protect.",
-            "common",
-            {"pilot_order": "after"},
-            {"S3": 0.1},
-        ),
-        Mistake(
-            "first_case_only",
-            "Only the first case is predicted.",
-            "nnUNet#729",
-            {"batch": "first"},
-            {"task": 0.3, "S4": 0.4},
-            f"""\
-import os
-print("check of outputs/")
-{_CASES}
-{missing}
-print("outputs", {shown}, "of", len(cases), "cases")
-""",
-        ),
-        Mistake(
-            "edited_by_hand",
-            "Outputs are changed by hand after prediction: a re-run gives others.",
-            "common",
-            {"batch": "edited"},
-            {"task": 0.05, "S4": 0.3},
-            compare,
-        ),
-        Mistake(
-            "names_hashed",
-            "The manifest holds digests of file names instead of file contents.",
-            "common",
-            {"manifest": "names"},
-            {"S5": 0.3},
-        ),
-        Mistake(
-            "manifest_incomplete",
-            "The manifest does not list every output.",
-            "common",
-            {"manifest": "first"},
-            {"S5": 0.3},
-        ),
-    )

@@ -45,18 +45,18 @@ PLANTED = [
     ),
     (
         "mistakes.py",
-        lambda s: s.replace('"loose_checkpoint"', '"training_mode"'),
+        lambda s: s.replace('"slope_ignored"', '"training_mode"'),
         r"Mistake ids must be unique",
     ),
     (
         "mistakes.py",
-        lambda s: s.replace('{"mode": "train"}', '{"mood": "train"}'),
-        r"Mistake training_mode takes a decision 'mood'",
+        lambda s: s.replace('{"orient": "none"}', '{"oriental": "none"}'),
+        r"Mistake no_reorientation takes a decision 'oriental'",
     ),
     (
         "mistakes.py",
-        lambda s: s.replace('{"mode": "train"}', '{"mode": "eval"}'),
-        r"Mistake training_mode takes mode='eval', the good option",
+        lambda s: s.replace('{"orient": "none"}', '{"orient": "card"}'),
+        r"Mistake no_reorientation takes orient='card', the good option",
     ),
     (
         "naive.py",

@@ -6,27 +6,15 @@ A check is a cell for the agent's own interpreter: it prints a trace of the faul
 
 from __future__ import annotations
 
-from bat_env.tasks.discovery import load_sibling
-from bat_env.tasks.scripts import Mistake
-from bat_env.tasks.workflow import frame_mistakes
+from bat_env.tasks import Mistake, load_sibling
+from bat_env.tasks.mistakes import CLAIMS_HARD_CODED, Checks, frame_mistakes
 
 FLOW = load_sibling(__file__, "oracle").FLOW
-
-_PLAN = """\
-import json, os, numpy as np
-from PIL import Image
-facts = json.load(open("plan/facts.json"))
-cases = sorted(os.listdir("/data"))
-photos = [Image.open(f"/data/{case}/photo.png") for case in cases]
-print("check of plan/facts.json")
-"""
-
-_LOOK = """\
-import json, os, runpy, torch, numpy as np
-source = open("pipeline/predict.py").read()
-card = json.load(open("/models/skin_resnet/configs/metadata.json"))
-cases = sorted(os.listdir("/data"))
-module = runpy.run_path("pipeline/predict.py")
+CHECKS = Checks(
+    model="skin_resnet",
+    imports="from PIL import Image",
+    inputs='photos = [Image.open(f"/data/{case}/photo.png") for case in cases]',
+    run="""\
 said, top = [], []
 for case in cases[:12]:
     module["predict"](f"/data/{case}", f"/tmp/check/{case}")
@@ -36,17 +24,8 @@ for case in cases[:12]:
 print("check of pipeline/predict.py on", len(said), "cases")
 print("labels", {name: said.count(name) for name in sorted(set(said))})
 print("mean top probability", round(float(np.mean(top)), 2))
-"""
-
-
-def _lines(what: str, wanted: str, word: str) -> str:
-    """Print the card's value, and the lines of predict.py that deal with it."""
-    return (
-        _LOOK
-        + f'print("card {what}", {wanted})\n'
-        + f'print([line.strip() for line in source.splitlines() if "{word}" in line])\n'
-    )
-
+""",
+)
 
 MISTAKES = (
     # ------------------------------------------------------------------------------- S1, plan
@@ -56,11 +35,9 @@ MISTAKES = (
         "common",
         {"sizes": "assumed"},
         {"S1": 0.1},
-        _PLAN
-        + """\
+        CHECKS.of_plan("""\
 print("plan", list(facts["size_px"].items())[:3])
-print("files", [(case, photo.size) for case, photo in zip(cases, photos)][:3])
-""",
+print("files", [(case, photo.size) for case, photo in zip(cases, photos)][:3])"""),
     ),
     Mistake(
         "colours_by_habit",
@@ -68,75 +45,20 @@ print("files", [(case, photo.size) for case, photo in zip(cases, photos)][:3])
         "common",
         {"colour_fact": "habit"},
         {"S1": 0.1},
-        _PLAN
-        + """\
+        CHECKS.of_plan("""\
 print("plan", facts["mean_rgb"])
-print("first file", np.asarray(photos[0]).reshape(-1, 3).mean(0).round(1).tolist())
-""",
+print("first file", np.asarray(photos[0]).reshape(-1, 3).mean(0).round(1).tolist())"""),
     ),
-    Mistake(
-        "preprocessing_by_habit",
-        "The plan declares the usual preprocessing, not the model card's.",
-        "common",
-        {"declared": "habit"},
-        {"S1": 0.1},
-        _PLAN
-        + """\
-card = json.load(open("/models/skin_resnet/configs/metadata.json"))["preprocessing"]
-print("plan", facts["preprocessing"])
-print("card", card)
-""",
-    ),
-    Mistake(
-        "check_in_percent",
-        "The range of the pilot check is in percent where a share is recorded.",
-        "common",
-        {"pilot_check": "percent"},
-        {"S1": 0.1},
-        _PLAN
-        + """\
-print("plan", facts["pilot_check"])
-print("a probability lies between 0 and 1")
-""",
-    ),
+    CHECKS.preprocessing_by_habit(),
+    CHECKS.pilot_check_in("percent", "a share is", "a probability lies between 0 and 1"),
     # ------------------------------------------------------------------------------ S2, set-up
-    Mistake(
-        "versions_from_memory",
-        "Versions and input types are reported from memory.",
-        "common",
-        {"setup_claims": "memory"},
-        {"S2": 0.2},
-        """\
-import json, os, platform, torch, monai, PIL
-from PIL import Image
-setup = json.load(open("setup/setup.json"))
-print("check of setup/setup.json")
-print("setup", setup["versions"], setup["inputs"])
-print("here", platform.python_version(), torch.__version__, monai.__version__, PIL.__version__)
-case = sorted(os.listdir("/data"))[0]
-print("first file", Image.open(f"/data/{case}/photo.png"))
-""",
+    CHECKS.versions_from_memory(
+        ("torch", "monai", "pillow"), 'print("first file", cases[0], photos[0])'
     ),
-    Mistake(
-        "loose_checkpoint",
-        "The checkpoint is loaded without its key and not strictly: no weight arrives.",
-        "MedSAM#200",
-        {"checkpoint": "loose"},
-        {"task": 0.4, "S2": 0.1, "S4": 0.3},
-        _LOOK
-        + """\
-state = torch.load("/models/skin_resnet/models/model.pt")["model"]
-same = sum(torch.equal(v, state[k]) for k, v in module["net"].state_dict().items())
-print("tensors equal to the checkpoint", same, "of", len(state))
-""",
-    ),
-    Mistake(
-        "training_mode",
+    CHECKS.loose_checkpoint({"task": 0.4, "S2": 0.1, "S4": 0.3}),
+    CHECKS.training_mode(
         "The network predicts in training mode: every picture is normalised by itself.",
-        "MedSAM#200",
-        {"mode": "train"},
         {"task": 0.05, "S2": 0.1},
-        _LOOK + 'print("network in training mode:", module["net"].training)\n',
     ),
     Mistake(
         "cropped",
@@ -144,7 +66,7 @@ print("tensors equal to the checkpoint", same, "of", len(state))
         "common",
         {"size": "cropped"},
         {"task": 0.3},
-        _lines("size", 'card["preprocessing"]["size_px"]', "photo = photo."),
+        CHECKS.against("size", 'card["preprocessing"]["size_px"]', "photo = photo."),
     ),
     Mistake(
         "bytes_unscaled",
@@ -152,7 +74,7 @@ print("tensors equal to the checkpoint", same, "of", len(state))
         "common",
         {"scale": "byte"},
         {"task": 0.4},
-        _lines(
+        CHECKS.against(
             "input range",
             'card["network_data_format"]["inputs"]["image"]["value_range"]',
             "float32",
@@ -164,7 +86,7 @@ print("tensors equal to the checkpoint", same, "of", len(state))
         "common",
         {"colours": "as_read"},
         {"task": 0.2},
-        _lines("colour order", 'card["preprocessing"]["channel_order"]', "x = x[..., "),
+        CHECKS.against("colour order", 'card["preprocessing"]["channel_order"]', "x = x[..., "),
     ),
     Mistake(
         "normalised_by_habit",
@@ -172,7 +94,7 @@ print("tensors equal to the checkpoint", same, "of", len(state))
         "common",
         {"normalise": "habit"},
         {"task": 0.1},
-        _lines("mean", 'card["preprocessing"]["mean"]', "x = (x - "),
+        CHECKS.against("mean", 'card["preprocessing"]["mean"]', "x = (x - "),
     ),
     Mistake(
         "not_normalised",
@@ -180,7 +102,7 @@ print("tensors equal to the checkpoint", same, "of", len(state))
         "common",
         {"normalise": "none"},
         {"task": 0.2},
-        _lines("mean", 'card["preprocessing"]["mean"]', "x = x - "),
+        CHECKS.against("mean", 'card["preprocessing"]["mean"]', "x = x - "),
     ),
     Mistake(
         "alphabetical_classes",
@@ -188,7 +110,7 @@ print("tensors equal to the checkpoint", same, "of", len(state))
         "nnUNet#2500",
         {"classes": "alphabetical"},
         {"task": 0.4},
-        _lines("channels", 'card["channels"]', "names = "),
+        CHECKS.against("channels", 'card["channels"]', "names = "),
     ),
     Mistake(
         "least_likely_class",
@@ -196,16 +118,10 @@ print("tensors equal to the checkpoint", same, "of", len(state))
         "common",
         {"pick": "smallest"},
         {"task": 0.4},
-        _lines("output", '"largest probability is the class"', "label = "),
+        CHECKS.against("output", '"largest probability is the class"', "label = "),
     ),
     # ----------------------------------------------------------------------------- S3, validate
-    Mistake(
-        "claims_hard_coded",
-        "What the pilot's file should hold is written down without looking.",
-        "common",
-        {"pilot_record": "assumed"},
-        {"S3": 0.2},
-    ),
+    CLAIMS_HARD_CODED,
     # ------------------------------------------------------------------------- the whole frame
     *frame_mistakes(
         FLOW,

@@ -7,11 +7,6 @@ thread; about two CPU-minutes. Also writes the public probe input and its privat
 from __future__ import annotations
 
 import gzip
-import io
-import json
-import os
-import time
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -21,9 +16,9 @@ from monai.losses import DiceCELoss
 from monai.networks.nets import UNet
 from monai.transforms import DivisiblePad, Orientation, ScaleIntensityRange, Spacing
 
-from bat_env.tasks.discovery import Task, load_task
+from bat_env.tasks import Task
+from bat_env.tasks.training import FIRST_INDEX, Training, descend, training_instances
 
-FIRST_INDEX = 1_000_000  # Far from the indices that episodes draw.
 INSTANCES = {"mini": 70, "full": 30}
 STEPS, BATCH, RATE = 1300, 24, 4e-3
 CANVAS = (96, 96)
@@ -69,74 +64,36 @@ def to_canvas(image: torch.Tensor, fill: float) -> torch.Tensor:
 def dataset(task: Task, meta: dict) -> tuple[torch.Tensor, torch.Tensor]:
     """All training slices as two tensors."""
     inputs, targets = [], []
-    for size, count in INSTANCES.items():
-        for index in range(FIRST_INDEX, FIRST_INDEX + count):
-            drawn = task.instance("train", index, size)
-            for case in drawn.cases:
-                x, y = slices(
-                    task,
-                    meta,
-                    drawn.private[f"{case}/dseg.nii.gz"],
-                    drawn.public[f"{case}/{task.spec.input_file}"],
-                )
-                inputs.append(to_canvas(x.half(), 0.0))
-                targets.append(to_canvas(y.to(torch.uint8), 0))
+    for drawn in training_instances(task, INSTANCES, FIRST_INDEX):
+        for case in drawn.cases:
+            truth = drawn.private[f"{case}/dseg.nii.gz"]
+            x, y = slices(task, meta, truth, drawn.public[f"{case}/{task.spec.input_file}"])
+            inputs.append(to_canvas(x.half(), 0.0))
+            targets.append(to_canvas(y.to(torch.uint8), 0))
     return torch.cat(inputs), torch.cat(targets)
 
 
 def fit(meta: dict, inputs: torch.Tensor, targets: torch.Tensor) -> UNet:
     """Train with Dice + cross-entropy; gain and offset of the input vary a little."""
     net = UNet(**meta["network"])
-    loss_of = DiceCELoss(to_onehot_y=True, softmax=True, include_background=False, batch=True)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS)
-    for step in range(STEPS):
+    dice = DiceCELoss(to_onehot_y=True, softmax=True, include_background=False, batch=True)
+
+    def loss_of(step: int) -> torch.Tensor:
         rows = torch.randint(len(inputs), (BATCH,))
         x = inputs[rows].float()
         x = x + 0.03 * torch.randn(BATCH, 1, 1, 1) + 0.02 * torch.randn_like(x)
-        loss = loss_of(net(x.clamp(0, 1)), targets[rows, None].long())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        if step % 100 == 99:
-            print(f"step {step + 1} loss {loss.item():.4f}", flush=True)
-    return net.eval()
+        return dice(net(x.clamp(0, 1)), targets[rows, None].long())
 
-
-def write(path: Path, data: bytes) -> None:
-    """Replace a file in one step."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)
+    return descend(net, loss_of, steps=STEPS, rate=RATE)
 
 
 def main() -> None:
     """Train and write weights, probe input and probe answer."""
-    torch.manual_seed(20240607)
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    started = time.process_time()
-    task = load_task("seg/kidney_tumor")
-    bundle = task.folder / "model" / task.spec.model.name
-    meta = json.loads((bundle / "configs" / "metadata.json").read_text())
-    inputs, targets = dataset(task, meta)
-    print(f"{len(inputs)} slices after {time.process_time() - started:.0f} CPU-s", flush=True)
-    net = fit(meta, inputs, targets)
-    buffer = io.BytesIO()
-    torch.save({meta["checkpoint_key"]: net.state_dict()}, buffer)
-    write(bundle / "models" / "model.pt", buffer.getvalue())
-    probe = inputs[len(inputs) // 2 :][:2].float().contiguous().numpy()
-    buffer = io.BytesIO()
-    np.save(buffer, probe)
-    write(bundle / task.spec.model.probe_input, buffer.getvalue())
-    with torch.no_grad():
-        logits = net(torch.from_numpy(probe))
-    parameters = sum(p.numel() for p in net.parameters())
-    answer = {"schema_version": 1, "mean": float(logits.mean()), "std": float(logits.std())}
-    write(task.folder / "private" / "probe.json", json.dumps(answer, indent=1).encode())
-    print(f"{parameters} parameters (task.yaml must say so); probe answer {answer}")
-    print(f"{time.process_time() - started:.0f} CPU-s")
+    run = Training(__file__, seed=20240607)
+    inputs, targets = dataset(run.task, run.meta)
+    run.say(f"{len(inputs)} slices")
+    net = fit(run.meta, inputs, targets)
+    run.save(net, probe=inputs[len(inputs) // 2 :][:2])
 
 
 if __name__ == "__main__":

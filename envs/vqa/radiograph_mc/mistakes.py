@@ -6,45 +6,23 @@ A check is a cell for the agent's own interpreter: it prints a trace of the faul
 
 from __future__ import annotations
 
-from bat_env.tasks.discovery import load_sibling
-from bat_env.tasks.scripts import Mistake
-from bat_env.tasks.workflow import frame_mistakes
+from bat_env.tasks import Mistake, load_sibling
+from bat_env.tasks.mistakes import CLAIMS_HARD_CODED, Checks, frame_mistakes
 
 FLOW = load_sibling(__file__, "oracle").FLOW
-
-_PLAN = """\
-import json, os, numpy as np
-from PIL import Image
-facts = json.load(open("plan/facts.json"))
-cases = sorted(os.listdir("/data"))
-photos = [Image.open(f"/data/{case}/xray.png") for case in cases]
-print("check of plan/facts.json")
-"""
-
-_LOOK = """\
-import json, os, runpy, torch, numpy as np
-from PIL import Image
-source = open("pipeline/predict.py").read()
-card = json.load(open("/models/xray_classifier/configs/metadata.json"))
-cases = sorted(os.listdir("/data"))
-module = runpy.run_path("pipeline/predict.py")
+CHECKS = Checks(
+    model="xray_classifier",
+    imports="from PIL import Image",
+    inputs='photos = [Image.open(f"/data/{case}/xray.png") for case in cases]',
+    run="""\
 print("check of pipeline/predict.py: question, answer, confidence")
 for case in cases[:4]:
     asked = json.load(open(f"/data/{case}/question.json"))
     module["predict"](f"/data/{case}", f"/tmp/check/{case}")
     row = open(f"/tmp/check/{case}/answers.csv").read().splitlines()[1].split(",")
     print(asked["question"], row[1], asked["options"][row[1]], row[2][:4])
-"""
-
-
-def _lines(what: str, wanted: str, word: str) -> str:
-    """Print the card's value, and the lines of predict.py that deal with it."""
-    return (
-        _LOOK
-        + f'print("{what}", {wanted})\n'
-        + f"print([line.strip() for line in source.splitlines() if '{word}' in line])\n"
-    )
-
+""",
+)
 
 MISTAKES = (
     # ------------------------------------------------------------------------------- S1, plan
@@ -54,11 +32,9 @@ MISTAKES = (
         "common",
         {"sizes": "assumed"},
         {"S1": 0.1},
-        _PLAN
-        + """\
+        CHECKS.of_plan("""\
 print("plan", list(facts["size_px"].items())[:3])
-print("files", [(case, photo.size) for case, photo in zip(cases, photos)][:3])
-""",
+print("files", [(case, photo.size) for case, photo in zip(cases, photos)][:3])"""),
     ),
     Mistake(
         "one_polarity",
@@ -66,11 +42,9 @@ print("files", [(case, photo.size) for case, photo in zip(cases, photos)][:3])
         "monai-deploy-app-sdk#282",
         {"polarity_fact": "assumed"},
         {"S1": 0.1},
-        _PLAN
-        + """\
+        CHECKS.of_plan("""\
 print("plan", sorted(facts["photometric"].values()))
-print("files", sorted(photo.text["PhotometricInterpretation"] for photo in photos))
-""",
+print("files", sorted(photo.text["PhotometricInterpretation"] for photo in photos))"""),
     ),
     Mistake(
         "questions_unread",
@@ -78,12 +52,10 @@ print("files", sorted(photo.text["PhotometricInterpretation"] for photo in photo
         "common",
         {"asks_fact": "assumed"},
         {"S1": 0.1},
-        _PLAN
-        + """\
+        CHECKS.of_plan("""\
 for case in cases[:4]:
     asked = json.load(open(f"/data/{case}/question.json"))["question"]
-    print("plan", facts["asks"][case], "-", asked)
-""",
+    print("plan", facts["asks"][case], "-", asked)"""),
     ),
     Mistake(
         "eight_bits_assumed",
@@ -91,75 +63,20 @@ for case in cases[:4]:
         "common",
         {"mean_fact": "bytes"},
         {"S1": 0.1},
-        _PLAN
-        + """\
+        CHECKS.of_plan("""\
 print("plan", facts["mean_pixel"])
-print("first file", round(float(np.asarray(photos[0]).mean()), 1))
-""",
+print("first file", round(float(np.asarray(photos[0]).mean()), 1))"""),
     ),
-    Mistake(
-        "preprocessing_by_habit",
-        "The plan declares the usual preprocessing, not the model card's.",
-        "common",
-        {"declared": "habit"},
-        {"S1": 0.1},
-        _PLAN
-        + """\
-card = json.load(open("/models/xray_classifier/configs/metadata.json"))["preprocessing"]
-print("plan", facts["preprocessing"])
-print("card", card)
-""",
-    ),
-    Mistake(
-        "check_in_percent",
-        "The range of the pilot check is in percent where a share is recorded.",
-        "common",
-        {"pilot_check": "percent"},
-        {"S1": 0.1},
-        _PLAN
-        + """\
-print("plan", facts["pilot_check"])
-print("a confidence lies between 0 and 1")
-""",
-    ),
+    CHECKS.preprocessing_by_habit(),
+    CHECKS.pilot_check_in("percent", "a share is", "a confidence lies between 0 and 1"),
     # ------------------------------------------------------------------------------ S2, set-up
-    Mistake(
-        "versions_from_memory",
-        "Versions and input types are reported from memory.",
-        "common",
-        {"setup_claims": "memory"},
-        {"S2": 0.2},
-        """\
-import json, os, platform, torch, monai, PIL
-from PIL import Image
-setup = json.load(open("setup/setup.json"))
-print("check of setup/setup.json")
-print("setup", setup["versions"], setup["inputs"])
-print("here", platform.python_version(), torch.__version__, monai.__version__, PIL.__version__)
-case = sorted(os.listdir("/data"))[0]
-print("first file", Image.open(f"/data/{case}/xray.png"))
-""",
+    CHECKS.versions_from_memory(
+        ("torch", "monai", "pillow"), 'print("first file", cases[0], photos[0])'
     ),
-    Mistake(
-        "loose_checkpoint",
-        "The checkpoint is loaded without its key and not strictly: no weight arrives.",
-        "MedSAM#200",
-        {"checkpoint": "loose"},
-        {"task": 0.4, "S2": 0.1, "S4": 0.3},
-        _LOOK
-        + """\
-state = torch.load("/models/xray_classifier/models/model.pt")["model"]
-same = sum(torch.equal(v, state[k]) for k, v in module["net"].state_dict().items())
-print("tensors equal to the checkpoint", same, "of", len(state))
-""",
-    ),
-    Mistake(
-        "training_mode",
+    CHECKS.loose_checkpoint({"task": 0.4, "S2": 0.1, "S4": 0.3}),
+    CHECKS.training_mode(
         "The network predicts in training mode: every picture is normalised by itself.",
-        "MedSAM#200",
-        {"mode": "train"},
         {"S2": 0.1},
-        _LOOK + 'print("network in training mode:", module["net"].training)\n',
     ),
     Mistake(
         "clipped_to_bytes",
@@ -167,12 +84,10 @@ print("tensors equal to the checkpoint", same, "of", len(state))
         "common",
         {"depth": "bytes"},
         {"task": 0.4},
-        _LOOK
-        + """\
+        CHECKS.of_pipeline("""\
 photo = Image.open(f"/data/{case}/xray.png")
 print("pixels up to", np.asarray(photo).max(), "converted", np.asarray(photo.convert("L")).max())
-print([line.strip() for line in source.splitlines() if "np.asarray(photo" in line])
-""",
+print([line.strip() for line in source.splitlines() if "np.asarray(photo" in line])"""),
     ),
     Mistake(
         "polarity_ignored",
@@ -180,12 +95,10 @@ print([line.strip() for line in source.splitlines() if "np.asarray(photo" in lin
         "monai-deploy-app-sdk#282",
         {"polarity": "ignored"},
         {"task": 0.05},
-        _LOOK
-        + """\
+        CHECKS.of_pipeline("""\
 kinds = [Image.open(f"/data/{c}/xray.png").text["PhotometricInterpretation"] for c in cases]
 print({kind: kinds.count(kind) for kind in sorted(set(kinds))})
-print("polarity read:", "Photometric" in source)
-""",
+print("polarity read:", "Photometric" in source)"""),
     ),
     Mistake(
         "cropped",
@@ -193,7 +106,7 @@ print("polarity read:", "Photometric" in source)
         "common",
         {"size": "cropped"},
         {"task": 0.2},
-        _lines("size", 'card["preprocessing"]["size_px"]', "Image.fromarray"),
+        CHECKS.against("size", 'card["preprocessing"]["size_px"]', "Image.fromarray"),
     ),
     Mistake(
         "divided_by_255",
@@ -201,7 +114,7 @@ print("polarity read:", "Photometric" in source)
         "common",
         {"scale": "byte"},
         {"task": 0.4},
-        _lines("full scale", 'card["preprocessing"]["full_scale"]', "x = x / "),
+        CHECKS.against("full scale", 'card["preprocessing"]["full_scale"]', "x = x / "),
     ),
     Mistake(
         "not_normalised",
@@ -209,7 +122,7 @@ print("polarity read:", "Photometric" in source)
         "common",
         {"normalise": "none"},
         {"task": 0.1},
-        _lines("mean", 'card["preprocessing"]["mean"]', "x - "),
+        CHECKS.against("mean", 'card["preprocessing"]["mean"]', "x - "),
     ),
     Mistake(
         "alphabetical_channels",
@@ -217,7 +130,7 @@ print("polarity read:", "Photometric" in source)
         "nnUNet#2500",
         {"channels": "alphabetical"},
         {"task": 0.4},
-        _lines("channels", 'card["channels"][:4]', "zip("),
+        CHECKS.against("channels", 'card["channels"][:4]', "zip("),
     ),
     Mistake(
         "sides_of_the_picture",
@@ -225,7 +138,7 @@ print("polarity read:", "Photometric" in source)
         "TotalSegmentator#509",
         {"sides": "picture"},
         {"task": 0.1},
-        _lines("left of the patient", '"is on the right of the picture"', "left, right"),
+        CHECKS.against("left of the patient", '"is on the right of the picture"', "left, right"),
     ),
     Mistake(
         "negation_ignored",
@@ -233,7 +146,9 @@ print("polarity read:", "Photometric" in source)
         "chexpert-labeler#15",
         {"negation": "ignored"},
         {"task": 0.2},
-        _lines("questions of what is absent", '"need the least likely finding"', "table = "),
+        CHECKS.against(
+            "questions of what is absent", '"need the least likely finding"', "table = "
+        ),
     ),
     Mistake(
         "least_likely_option",
@@ -241,7 +156,7 @@ print("polarity read:", "Photometric" in source)
         "common",
         {"pick": "smallest"},
         {"task": 0.4},
-        _lines("answer", '"the option of the largest score"', "best = "),
+        CHECKS.against("answer", '"the option of the largest score"', "best = "),
     ),
     Mistake(
         "letter_off_by_one",
@@ -249,16 +164,10 @@ print("polarity read:", "Photometric" in source)
         "common",
         {"letter": "one_off"},
         {"task": 0.4},
-        _lines("letters", 'sorted(asked["options"])', "letter = "),
+        CHECKS.against("letters", 'sorted(asked["options"])', "letter = "),
     ),
     # ----------------------------------------------------------------------------- S3, validate
-    Mistake(
-        "claims_hard_coded",
-        "What the pilot's file should hold is written down without looking.",
-        "common",
-        {"pilot_record": "assumed"},
-        {"S3": 0.2},
-    ),
+    CLAIMS_HARD_CODED,
     # ------------------------------------------------------------------------- the whole frame
     *frame_mistakes(
         FLOW,

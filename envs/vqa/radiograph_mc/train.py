@@ -7,20 +7,14 @@ writes the public probe input and its private answer.
 
 from __future__ import annotations
 
-import io
-import json
-import os
-import time
-from pathlib import Path
-
 import numpy as np
 import torch
 from monai.networks.nets import Classifier
 from PIL import Image
 
-from bat_env.tasks.discovery import Task, load_sibling, load_task
+from bat_env.tasks import Task, load_sibling
+from bat_env.tasks.training import FIRST_INDEX, Training, descend
 
-FIRST_INDEX = 1_000_000  # Far from the indices that episodes draw.
 INSTANCES = {"mini": 150, "full": 16}
 STEPS, BATCH, RATE = 700, 48, 4e-3
 
@@ -59,61 +53,29 @@ def dataset(task: Task, meta: dict) -> tuple[torch.Tensor, torch.Tensor]:
 def fit(meta: dict, inputs: torch.Tensor, targets: torch.Tensor) -> Classifier:
     """Train with cross-entropy of every channel; gain and offset vary a little."""
     net = Classifier(**meta["network"])
-    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS)
-    for step in range(STEPS):
+
+    def loss_of(step: int) -> torch.Tensor:
         rows = torch.randint(len(inputs), (BATCH,))
         x = inputs[rows] + 0.1 * torch.randn(BATCH, 1, 1, 1)
         x = x.roll((int(torch.randint(-3, 4, ())), int(torch.randint(-2, 3, ()))), (2, 3))
         y = targets[rows] * 0.96 + 0.02
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(net(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        if step % 100 == 99:
-            print(f"step {step + 1} loss {loss.item():.4f}", flush=True)
-    return net.eval()
+        return torch.nn.functional.binary_cross_entropy_with_logits(net(x), y)
 
-
-def write(path: Path, data: bytes) -> None:
-    """Replace a file in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)
+    return descend(net, loss_of, steps=STEPS, rate=RATE, weight_decay=1e-2)
 
 
 def main() -> None:
     """Train and write weights, probe input and probe answer."""
-    torch.manual_seed(20240619)
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    started = time.process_time()
-    task = load_task("vqa/radiograph_mc")
-    bundle = task.folder / "model" / task.spec.model.name
-    meta = json.loads((bundle / "configs" / "metadata.json").read_text())
-    inputs, targets = dataset(task, meta)
-    print(f"{len(inputs)} pictures after {time.process_time() - started:.0f} CPU-s", flush=True)
-    print("mean", inputs.mean().item(), "std", inputs.std().item(), flush=True)
+    run = Training(__file__, seed=20240619)
+    inputs, targets = dataset(run.task, run.meta)
+    run.say(f"{len(inputs)} pictures, mean {inputs.mean().item()} std {inputs.std().item()}")
     held = len(inputs) // 12
-    net = fit(meta, inputs[held:], targets[held:])
-    buffer = io.BytesIO()
-    torch.save({meta["checkpoint_key"]: net.state_dict()}, buffer)
-    write(bundle / "models" / "model.pt", buffer.getvalue())
-    probe = inputs[len(inputs) // 2 :][:4].contiguous().numpy()
-    buffer = io.BytesIO()
-    np.save(buffer, probe)
-    write(bundle / task.spec.model.probe_input, buffer.getvalue())
+    net = fit(run.meta, inputs[held:], targets[held:])
+    run.save(net, probe=inputs[len(inputs) // 2 :][:4])
     with torch.no_grad():
-        logits, said = net(torch.from_numpy(probe)), net(inputs[:held]) > 0
-    parameters = sum(p.numel() for p in net.parameters())
-    answer = {"schema_version": 1, "mean": float(logits.mean()), "std": float(logits.std())}
-    write(task.folder / "private" / "probe.json", json.dumps(answer, indent=1).encode())
+        said = net(inputs[:held]) > 0
     right = (said == (targets[:held] > 0.5)).float().mean(0)
-    print("right on pictures kept aside", [round(float(share), 3) for share in right])
-    print(f"{parameters} parameters (task.yaml must say so); probe answer {answer}")
-    print(f"{time.process_time() - started:.0f} CPU-s")
+    run.say(f"right on pictures kept aside {[round(float(share), 3) for share in right]}")
 
 
 if __name__ == "__main__":

@@ -10,15 +10,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+from bat_env.metrics.floors import trivial_outputs
 from bat_env.tasks.instance import Instance
 
 LETTERS = "ABCD"
 FAVOURITES = ("pleural effusion", "left lung", "consolidation", "cardiomegaly")
-
-
-def _table(answers: Mapping[str, str]) -> bytes:
-    rows = ["case,answer", *(f"{case},{letter}" for case, letter in answers.items())]
-    return ("\n".join(rows) + "\n").encode()
 
 
 def _favourite(options: Mapping[str, str]) -> str:
@@ -28,18 +24,15 @@ def _favourite(options: Mapping[str, str]) -> str:
 
 
 def outputs(instance: Instance) -> Mapping[str, dict[str, bytes]]:
-    """Method -> {workspace path: file}, for every case of an instance."""
-    options = {
-        case: json.loads(instance.public[f"{case}/question.json"])["options"]
-        for case in instance.cases
+    """Method -> {workspace path: file}: a letter, the longest or a usual text, or by the name."""
+    favourite, by_name = ["case,answer"], ["case,answer"]
+    for case in instance.cases:
+        options = json.loads(instance.public[f"{case}/question.json"])["options"]
+        favourite.append(f"{case},{_favourite(options)}")
+        by_name.append(f"{case},{LETTERS[hashlib.sha256(case.encode()).digest()[0] % 4]}")
+    made = {"favourite": favourite, "by_name": by_name}
+    own = {
+        name: {"outputs/answers.csv": ("\n".join(rows) + "\n").encode()}
+        for name, rows in made.items()
     }
-    made = {f"all_{letter}": dict.fromkeys(instance.cases, letter) for letter in LETTERS}
-    made["longest"] = {
-        case: max(sorted(texts), key=lambda letter: len(texts[letter]))
-        for case, texts in options.items()
-    }
-    made["favourite"] = {case: _favourite(texts) for case, texts in options.items()}
-    made["by_name"] = {
-        case: LETTERS[hashlib.sha256(case.encode()).digest()[0] % 4] for case in instance.cases
-    }
-    return {name: {"outputs/answers.csv": _table(rows)} for name, rows in made.items()}
+    return {**trivial_outputs(__file__, instance), **own}
