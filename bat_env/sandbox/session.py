@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from bat_env.errors import SandboxError
@@ -13,11 +12,19 @@ from bat_env.errors import SandboxError
 from . import replies
 from .base import MOUNTS, Cell, CellResult, FileTree, Limits, Manifest
 from .client import WorkerClient
+from .digests import DIGESTS
 from .worker import wire
+from .worker.keeping import KEPT_FROM
 
 _GRACE_S = 60.0
 _PARCEL = 1 << 20
 """Bytes of a frame of files: small, so that the worker writes one while the next is made."""
+
+_PATHS = 4096
+"""Files of one frame."""
+
+_ASK_FROM = 1 << 16
+"""Bytes that may be saved from which on a question to the worker pays."""
 
 
 class WorkerSandbox:
@@ -90,9 +97,35 @@ class WorkerSandbox:
                     f"Expected a path that starts with one of {', '.join(MOUNTS)}; got {path!r}."
                 )
         worker = self.worker
-        for paths, blobs in _parcels(files):
-            worker.send({"op": "put", "sid": self._sid, "files": paths}, blobs)
-        worker.request({"op": "reset", "sid": self._sid}, timeout_s=300.0)
+        again = {p for p, c in files.items() if len(c) >= KEPT_FROM and DIGESTS.seen(c)}
+        held = self._held({path: DIGESTS.sha256(files[path]) for path in sorted(again)}, files)
+        begun = held is not None
+        for paths, blobs in _parcels(files, again, held or set()):
+            worker.send({"op": "put", "sid": self._sid, "first": not begun, "files": paths}, blobs)
+            begun = True
+        worker.request({"op": "reset", "sid": self._sid, "first": not begun}, timeout_s=300.0)
+
+    def _held(self, asked: Mapping[str, str], files: FileTree) -> set[str] | None:
+        """Begin the reset by asking which contents the worker has from earlier ones.
+
+        Args:
+            asked: The sha256, by path, of what it may have.
+            files: What is to be laid down.
+
+        Returns:
+            The paths that need not be sent; None if there was nothing worth asking.
+        """
+        if sum(len(files[path]) for path in asked) < _ASK_FROM:
+            return None
+        worker = self.worker
+        digests = sorted(set(asked.values()))
+        question = {"op": "known", "sid": self._sid, "digests": digests}
+        reply, _ = worker.request(question, timeout_s=300.0)
+        known = reply.get("known")
+        if not isinstance(known, list) or len(known) != len(digests):
+            raise worker.accuse("known", wire.WireError("one answer for each digest"))
+        have = {digest for digest, here in zip(digests, known, strict=True) if here is True}
+        return {path for path, digest in asked.items() if digest in have}
 
     def run(self, cell: Cell, timeout_s: float | None = None) -> CellResult:
         """Run one cell to its end; all its processes are gone when this returns."""
@@ -205,29 +238,46 @@ def shm_mb(limits: Limits) -> int:
     return min(256, limits.memory_mb)
 
 
-def _parcels(files: FileTree) -> Iterator[tuple[list[tuple[str, bool, str]], list[bytes]]]:
+def _parcels(
+    files: FileTree, again: Collection[str], held: Collection[str]
+) -> Iterator[tuple[list[tuple[str, bool, str, str]], list[bytes]]]:
     """Pack files into frames of bounded size; a large file is continued by appending.
 
-    The digest of a workspace file goes with its last piece: it is made here, while the worker
-    writes the files before.
+    The digest of a file goes with its last piece: it is made here, while the worker writes the
+    files before. Only workspace files need one, and what the worker is to keep: contents that come
+    for the second time.
+
+    Args:
+        files: What to lay down.
+        again: Paths of contents that have been laid down before.
+        held: Paths of those that the worker still has.
 
     Yields:
-        For each frame (path, whether it continues a file, sha256 or nothing) and the contents.
+        For each frame (path, whether it continues a file, sha256 or nothing, ``held``, ``keep`` or
+        nothing) and the contents of those that are not held.
     """
-    paths: list[tuple[str, bool, str]] = []
+    paths: list[tuple[str, bool, str, str]] = []
     blobs: list[bytes] = []
     size = 0
     for path in sorted(files):
         content = files[path]
-        for start in range(0, max(1, len(content)), _PARCEL):
-            piece = content[start : start + _PARCEL]
-            if blobs and (size + len(piece) > _PARCEL or len(blobs) >= 4096):
+        if path in held:
+            paths.append((path, False, DIGESTS.sha256(content), "held"))
+            if len(paths) >= _PATHS:
                 yield paths, blobs
                 paths, blobs, size = [], [], 0
-            last = start + _PARCEL >= len(content) and path.startswith("workspace/")
-            digest = hashlib.sha256(content).hexdigest() if last else ""
-            paths.append((path, start > 0, digest))
+            continue
+        word = "keep" if path in again else ""
+        wanted = word or path.startswith("workspace/")
+        for start in range(0, max(1, len(content)), _PARCEL):
+            piece = content[start : start + _PARCEL]
+            if paths and (size + len(piece) > _PARCEL or len(paths) >= _PATHS):
+                yield paths, blobs
+                paths, blobs, size = [], [], 0
+            last = start + _PARCEL >= len(content)
+            digest = DIGESTS.sha256(content) if last and wanted else ""
+            paths.append((path, start > 0, digest, word))
             blobs.append(piece)
             size += len(piece)
-    if blobs:
+    if paths:
         yield paths, blobs

@@ -125,9 +125,7 @@ class Isolation:
         """After the main process ended: return when none of the cell runs any more."""
         raise NotImplementedError
 
-    def processes(
-        self, *, skip: Collection[int] = (), closing: bool = False
-    ) -> list[proc.Process]:
+    def processes(self, *, skip: Collection[int] = (), closing: bool = False) -> list[proc.Process]:
         """What runs, as :func:`proc.processes` tells it."""
         return proc.processes(pidns=self.namespaces, skip=skip, closing=closing, root=self.table)
 

@@ -11,9 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 _PF_EXITING = 4
-_ROW = re.compile(
-    rb"^(State|PPid|Uid|Threads|VmSize|RssAnon|RssShmem):[\t ]*(\w+)", re.MULTILINE
-)
+_ROW = re.compile(rb"^(State|PPid|Uid|Threads|VmSize|RssAnon|RssShmem):[\t ]*(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any
 from . import files, linux, wire
 from .cells import Box, Cells
 from .isolation import READ_ONLY, Container, Isolation, Plain, Session
+from .keeping import Keeper
 from .laying import Laying
 from .spares import Spares
 
@@ -33,6 +34,7 @@ class Supervisor:
         self.isolation.setup()
         self.spares = Spares(self.isolation, config, boot, sources)
         self.framer = wire.Framer()
+        self.keeper = Keeper()
         self.selector = selectors.DefaultSelector()
         self.cells = Cells(
             self.isolation, self.spares, self.selector, self._reply, int(config["parallel"])
@@ -93,13 +95,17 @@ class Supervisor:
         raise EOFError
 
     def _on_host(self) -> None:
+        space = self.framer.space()
         try:
-            data = os.read(self.source, 1 << 18)
+            if space is not None:
+                frames = self.framer.filled(_some(os.readv(self.source, [space])))
+            else:
+                data = os.read(self.source, 1 << 16)
+                _some(len(data))
+                frames = self.framer.feed(data)
         except BlockingIOError:
             return
-        if not data:
-            raise EOFError
-        for header, blobs in self.framer.feed(data):
+        for header, blobs in frames:
             self._dispatch(header, blobs)
 
     def _dispatch(self, header: dict[str, Any], blobs: list[bytes]) -> None:
@@ -164,14 +170,23 @@ class Supervisor:
             self.isolation.close(box.session)
         self._reply(request, {"ok": True})
 
+    def _do_known(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        """Begin a reset; say which contents need not be sent. They are held until its end."""
+        laying = self._begin(self.cells.boxes[header["sid"]])
+        laying.held = self.keeper.find(header["digests"])
+        self._reply(request, {"ok": True, "known": [d in laying.held for d in header["digests"]]})
+
     def _do_put(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        self._laying(header).take(header["files"], blobs)
+
+    def _laying(self, header: dict[str, Any]) -> Laying:
+        """The reset under way, or a new one: the last may have been given up in the middle."""
         box = self.cells.boxes[header["sid"]]
-        laying = box.laying or self._begin(box)
-        laying.take(header["files"], blobs)
+        return self._begin(box) if header["first"] or box.laying is None else box.laying
 
     def _do_reset(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        laying = self._laying(header)
         box = self.cells.boxes[header["sid"]]
-        laying = box.laying or self._begin(box)
         box.laying = None
         laying.finish()
         box.tree.expect(laying.digests)
@@ -187,7 +202,7 @@ class Supervisor:
             self.cells.dismiss(box)  # its namespaces end here
         self.isolation.wipe(box.session)
         box.tree.forget()
-        box.laying = Laying(self.isolation, box.session)
+        box.laying = Laying(self.isolation, box.session, self.keeper)
         return box.laying
 
     def _do_manifest(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
@@ -224,6 +239,12 @@ class Supervisor:
 
     def _do_run(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         self.cells.submit(self.cells.idle(header["sid"]), header, blobs)
+
+
+def _some(count: int) -> int:
+    if count == 0:
+        raise EOFError
+    return count
 
 
 def _settle_on_a_cpu() -> int:

@@ -53,6 +53,9 @@ def pieces(header: dict[str, Any], blobs: Sequence[bytes] = ()) -> list[bytes]:
 class Framer:
     """Incremental decoder: feed bytes, iterate complete frames.
 
+    A reader that trusts the other end may fill large frames in place: where :meth:`space` gives
+    room, it reads into that and calls :meth:`filled` instead of :meth:`feed`.
+
     Attributes:
         size: Bytes of the frame that was yielded last.
     """
@@ -60,6 +63,8 @@ class Framer:
     def __init__(self) -> None:
         self.size = 0
         self._buffer = bytearray()
+        self._large = bytearray()
+        self._have = self._want = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], list[bytes]]]:
         """Add ``data`` and yield every frame that is complete by now."""
@@ -75,10 +80,36 @@ class Framer:
             self.size = 4 + total
             yield _decode(frame, head)
 
+    def space(self) -> memoryview | None:
+        """Where the rest of a large frame belongs; None where there is none under way.
 
-def _decode(frame: bytes, head: int) -> tuple[dict[str, Any], list[bytes]]:
+        Takes as much memory as the frame says it needs: not for frames of strangers.
+        """
+        if not self._want:
+            if len(self._buffer) < 8:
+                return None
+            total, _ = _PREFIX.unpack_from(self._buffer)
+            if total < _PIECE:
+                return None
+            self._have, self._want = len(self._buffer), 4 + total
+            if len(self._large) < self._want:
+                self._large = bytearray(self._want)
+            self._large[: self._have] = self._buffer
+            self._buffer.clear()
+        return memoryview(self._large)[self._have : self._want]
+
+    def filled(self, count: int) -> Iterator[tuple[dict[str, Any], list[bytes]]]:
+        """Say that ``count`` bytes of the space are there now; yields the frame if it is whole."""
+        self._have += count
+        if self._have == self._want:
+            _, head = _PREFIX.unpack_from(self._large)
+            self.size, self._want = self._want, 0
+            yield _decode(memoryview(self._large)[8 : self.size], head)
+
+
+def _decode(frame: bytes | memoryview, head: int) -> tuple[dict[str, Any], list[bytes]]:
     try:
-        header = json.loads(frame[:head])
+        header = json.loads(bytes(frame[:head]))
         sizes = header["blobs"]
         if not isinstance(header, dict) or not all(type(size) is int for size in sizes):
             raise WireError("blob lengths are no list of numbers")
@@ -88,6 +119,6 @@ def _decode(frame: bytes, head: int) -> tuple[dict[str, Any], list[bytes]]:
         raise WireError(f"malformed frame header: {error}") from None
     blobs, at = [], head
     for size in sizes:
-        blobs.append(frame[at : at + size])
+        blobs.append(bytes(frame[at : at + size]))
         at += size
     return header, blobs
