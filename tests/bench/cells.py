@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -79,6 +80,13 @@ def cell_contenders(sandbox: Sandbox, backend: str) -> list[Contender]:
         sandbox.reset(_INPUT)
         return times
 
+    def reset_new_20mb() -> list[float]:
+        state = {path: os.urandom(len(content)) for path, content in STATE.items()}
+        time.sleep(IDLE_S)
+        times = timed(lambda: sandbox.reset(state), 1)
+        sandbox.reset(_INPUT)
+        return times
+
     return [
         Contender(
             f"{backend}.cell",
@@ -117,8 +125,15 @@ def cell_contenders(sandbox: Sandbox, backend: str) -> list[Contender]:
         ),
         Contender(
             f"{backend}.reset20",
-            f"{backend}: reset to the 20 MB state",
+            f"{backend}: reset to the 20 MB state, which has come before",
             reset_20mb,
+            turns=2,
+            baseline="untar.20mb",
+        ),
+        Contender(
+            f"{backend}.reset20.new",
+            f"{backend}: reset to a 20 MB state that is new to the worker",
+            reset_new_20mb,
             turns=2,
             baseline="untar.20mb",
         ),
@@ -126,14 +141,20 @@ def cell_contenders(sandbox: Sandbox, backend: str) -> list[Contender]:
 
 
 def many_contenders(
-    stack: contextlib.ExitStack, backend: str, log: Callable[[str], None]
+    stack: contextlib.ExitStack,
+    backend: str,
+    log: Callable[[str], None],
+    busy: dict[str, list[float]],
 ) -> list[Contender]:
-    """Cells a second of sixteen sandboxes driven by sixteen threads, against one."""
+    """Cells a second of sixteen sandboxes driven by sixteen threads, against one.
+
+    ``busy`` receives how many cores the whole machine used meanwhile, by contender.
+    """
     log(f"starting {MANY} {backend} sandboxes")
     with ThreadPoolExecutor(2) as starters:
         boxes = list(starters.map(lambda _: opened(stack, backend), range(MANY)))
 
-    def throughput(chosen: list[Sandbox], each: int) -> list[float]:
+    def throughput(key: str, chosen: list[Sandbox], each: int) -> list[float]:
         gate = threading.Barrier(len(chosen) + 1)
 
         def drive(box: Sandbox) -> None:
@@ -144,28 +165,36 @@ def many_contenders(
         with ThreadPoolExecutor(len(chosen)) as drivers:
             jobs = [drivers.submit(drive, box) for box in chosen]
             gate.wait()
-            began = time.perf_counter()
+            began, used = time.perf_counter(), _cpu_seconds()
             for job in jobs:
                 job.result()
-        return [len(chosen) * each / (time.perf_counter() - began)]
+            took = time.perf_counter() - began
+            busy.setdefault(key, []).append((_cpu_seconds() - used) / took)
+        return [len(chosen) * each / took]
 
     return [
         Contender(
             f"{backend}.one",
             f"{backend}: one environment, cells with a small UNet pass, without a pause",
-            lambda: throughput(boxes[:1], 40),
+            lambda: throughput(f"{backend}.one", boxes[:1], 40),
             turns=2,
             unit="cells/s",
         ),
         Contender(
             f"{backend}.sixteen",
             f"{backend}: sixteen environments at once, the same cells",
-            lambda: throughput(boxes, 5),
+            lambda: throughput(f"{backend}.sixteen", boxes, 5),
             turns=2,
             unit="cells/s",
             baseline=f"{backend}.one",
         ),
     ]
+
+
+def _cpu_seconds() -> float:
+    """What all cores have spent so far on anything but waiting."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
 def worker_pids(sandbox: Sandbox) -> set[int]:

@@ -24,7 +24,9 @@ idle" leaves 50 ms between cells, less than any model thinks; "back to back" lea
 drops the first four cells of a burst, for which spares were waiting. The fork rows are timed
 inside the forking process, so that no pipe of ours is on their account. The naive fork imports
 torch and MONAI without the training libraries. "Environment" in the rows of sixteen is a
-sandbox driven by a thread of its own, with cells that read a volume, compute and write a file.
+sandbox driven by a thread of its own, with cells that read a volume, compute and write a file;
+where one environment already uses more than one core (the next process is made, and the last one
+taken apart, beside the cell that runs), sixteen can only bring what is left of the others.
 Memory is the proportional set size (PSS) of all processes of the worker. A container per cell
 is made through the Docker API, which is quicker than its command line."""
 
