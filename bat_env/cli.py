@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, cast
 import typer
 
 from bat_env import __version__, command_line
+from bat_env.data_cli import data_app
 from bat_env.errors import BatError, SandboxUnavailableError
 from bat_env.extras import EXTRAS, HOST_BACKENDS, install, there
 from bat_env.tasks_cli import tasks_app
@@ -31,6 +32,7 @@ app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(image_app, name="image")
 app.add_typer(bank_app, name="bank")
 app.add_typer(tasks_app, name="tasks")
+app.add_typer(data_app, name="data")
 
 Backend = Annotated[str, typer.Option(help="auto, docker, local, process or a registered name.")]
 BankPath = Annotated[

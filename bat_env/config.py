@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from pydantic import ValidationError
 
+from bat_env.data import StagedTask, open_staged
 from bat_env.errors import ConfigError, shown, unknown_name
 from bat_env.sandbox import backend_name
 from bat_env.sandbox.base import Limits, Sandbox
@@ -67,6 +68,22 @@ class EnvConfig:
     trajectory_dir: Path | None
 
     @property
+    def staged(self) -> StagedTask | None:
+        """The task, if it is a staged data set."""
+        return self.task if isinstance(self.task, StagedTask) else None
+
+    def task_named(self, name: str) -> Task:
+        """The task that a reset names.
+
+        Raises:
+            UnknownNameError: If there is no such task.
+            ConfigError: If it is of another track, or not the staged data set.
+        """
+        if self.staged is not None:
+            return match_staged(self.staged, self.track, name)
+        return choose_task(self.track, name) or load_task(name)
+
+    @property
     def always_bank(self) -> bool:
         """Whether every start comes from the Stage Bank unless an option says otherwise."""
         return self.distribution is not None or self.task is None
@@ -105,11 +122,6 @@ def make_config(
         one_of("size", size, SIZES)
     one_of("on_sandbox_error", on_sandbox_error, ON_SANDBOX_ERROR)
     focus = None if stage is None else Stage.parse(stage)
-    if data is not None:
-        raise ConfigError(
-            f"data must be None: no task of this version reads a staged data set, got {data!r}. "
-            "Leave it out to use the task's phantoms."
-        )
     if judge is not None:
         raise ConfigError(
             f"judge must be None: contract version 1 scores host evidence only, got {judge!r}. "
@@ -117,7 +129,13 @@ def make_config(
         )
     if pool_size is not None and (not is_int(pool_size) or pool_size < 1):
         raise ConfigError(f"pool_size must be a whole number >= 1 or None, got {pool_size!r}.")
-    chosen = choose_task(track, task)
+    chosen: Task | None
+    if data is None:
+        chosen = choose_task(track, task)
+    else:
+        chosen = choose_staged(data, track, task)
+        if focus not in (None, Stage.E2E) or distribution is not None:
+            raise ConfigError(no_bank(chosen))
     if chosen is not None and tier not in chosen.spec.tiers:
         raise unknown_name(f"tier of {chosen.spec.id}", tier, chosen.spec.tiers)
     return EnvConfig(
@@ -159,6 +177,49 @@ def choose_task(track: str | None, task: str | None) -> Task | None:
     if track not in tracks:
         raise unknown_name("track", track, tracks, "A track exists where a task folder exists.")
     return lite_task(track)
+
+
+def choose_staged(data: object, track: str | None, task: str | None) -> StagedTask:
+    """The staged data set in a folder, checked file by file.
+
+    Raises:
+        ConfigError: If ``data`` is no path, or the folder holds another task or track.
+        DataError: If it is no finished staging, or was changed.
+    """
+    if not isinstance(data, str | Path):
+        raise ConfigError(
+            f"data must be a folder made by `bat-env data stage`, or None, got {shown(data)}."
+        )
+    return match_staged(open_staged(data), track, task)
+
+
+def match_staged(staged: StagedTask, track: str | None, task: str | None) -> StagedTask:
+    """The staged task, if it is what was asked for.
+
+    Raises:
+        ConfigError: If it is another task, or of another track.
+    """
+    spec = staged.spec
+    if track is not None and spec.track != track:
+        raise ConfigError(
+            f"{staged.root} holds {spec.id!r}, of track {spec.track!r}, but this environment is "
+            f"of track {track!r}. Make the environment of the data's track."
+        )
+    names = (spec.id, spec.id.split("/", 1)[1], staged.manifest.plan.layout)
+    if task is not None and task not in names:
+        raise ConfigError(
+            f"{staged.root} holds {spec.id!r}, but task {task!r} was asked for. Leave task out, "
+            "or give the folder of that data set."
+        )
+    return staged
+
+
+def no_bank(task: Task) -> str:
+    """Why staged data cannot start from the Stage Bank."""
+    return (
+        f"{task.spec.id} is staged data: the Stage Bank holds no state of it. Leave out stage, "
+        "outcome, state_id and distribution, or play a phantom task."
+    )
 
 
 def lite_task(track: str) -> Task:

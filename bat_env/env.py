@@ -52,7 +52,8 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
     Args:
         track: ``"seg"``, ...; ``None`` for any track from the bank.
         task: Task id; ``None`` for the track's Lite task.
-        data: A staged real data set; no task of this version has one, so only ``None``.
+        data: Folder of a staged real data set (``bat-env data stage``): its task is played, and
+            every file is checked first. ``None`` for phantoms.
         tier: ``"lite"``, ``"standard"`` or ``"pro"``.
         split: ``"train"``, ``"dev"`` or ``"heldout"``; trainers refuse the last.
         size: ``"full"`` or ``"mini"``; ``None`` is full, and from the bank whatever it holds.
@@ -72,6 +73,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
 
     Raises:
         ConfigError: On any argument that cannot work, before any work starts.
+        DataError: If ``data`` is no finished staging, or a file of it was changed.
     """
 
     metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 1}  # noqa: RUF012
@@ -80,7 +82,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         self,
         track: str | None = "seg",
         task: str | None = None,
-        data: str | None = None,
+        data: str | Path | None = None,
         tier: str = "lite",
         split: str = "train",
         size: str | None = None,

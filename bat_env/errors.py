@@ -39,6 +39,10 @@ class TaskError(BatError):
     """A task folder or a task instance that breaks the task contract."""
 
 
+class DataError(BatError):
+    """A data set of the user, or a staged folder, that is not what it should be."""
+
+
 class BankError(BatError):
     """A Stage Bank that is missing, corrupt, or has no admissible state for a query."""
 

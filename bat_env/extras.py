@@ -13,6 +13,7 @@ from typing import Final
 from bat_env.errors import ConfigError, unknown_name
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "data": ("SimpleITK", "pydicom"),
     "sandbox-local": ("matplotlib", "monai", "SimpleITK", "torch"),
     "train": (
         "accelerate",

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from bat_env.bank import Bank, StageState
-from bat_env.config import MAX_INDEX, EnvConfig, ResetOptions, choose_task
+from bat_env.config import MAX_INDEX, EnvConfig, ResetOptions, choose_task, no_bank
 from bat_env.episode import Episode
 from bat_env.errors import BankError, ConfigError, unknown_name
 from bat_env.sandbox.base import Manifest
@@ -118,10 +118,12 @@ class Starter:
             BankError: If a state is asked for and the bank cannot give one.
         """
         if self._wants_bank(options):
+            if self._config.staged is not None:
+                raise ConfigError(no_bank(self._config.staged))
             return self._from_bank(options, rng)
         task = self._config.task
         if options.task is not None:
-            task = choose_task(self._config.track, options.task)
+            task = self._config.task_named(options.task)
         if task is None:
             raise ConfigError("Name a task: this environment has none of its own.")
         if self._config.tier not in task.spec.tiers:
