@@ -92,16 +92,19 @@ def show(
 def check(
     name: Annotated[str | None, typer.Argument(help="Task; default: all.")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="Play no episodes.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Play a sample of them.")] = False,
     sandbox: Annotated[str, typer.Option(help="Backend of the episodes.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Check every rule of a task folder, with its scripts played on the reduced size."""
+    """Check every rule of a task folder, with its scripts played."""
+    from bat_env.task_rules import Depth
     from bat_env.tasks import load_task, task_ids
     from bat_env.testing import task_findings
 
+    depth: Depth = "files" if fast else "quick" if quick else "all"
     rows: list[dict[str, str]] = []
     for task_id in [load_task(name).id] if name else task_ids():
-        for rule, wrong in task_findings(load_task(task_id), episodes=not fast, sandbox=sandbox):
+        for rule, wrong in task_findings(load_task(task_id), depth=depth, sandbox=sandbox):
             rows.append({"task": task_id, "rule": rule, "wrong": wrong})
             if not as_json:
                 print(f"{'--' if wrong else 'ok'}  {task_id}  {rule}  {wrong}".rstrip(), flush=True)

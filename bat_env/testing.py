@@ -20,7 +20,7 @@ from bat_env.errors import ConfigError
 from bat_env.sandbox import Limits, Sandbox, make_sandbox
 from bat_env.sandbox.check import CheckReport, CheckRow
 from bat_env.stages import SCORE_QUANTUM, Stage
-from bat_env.task_rules import run_rules
+from bat_env.task_rules import Depth, run_rules
 from bat_env.tasks import Task, load_task, render_brief, stage_files
 from bat_env.tasks.instance import SPLITS
 from bat_env.tasks.lines import shared_lines
@@ -150,13 +150,14 @@ def _check_determinism(make: Callable[[], gym.Env[Any, Any]]) -> None:
         json.dumps(one[4])
 
 
-def check_task(task: Task | str, *, episodes: bool = False, sandbox: str = "auto") -> None:
+def check_task(task: Task | str, *, depth: Depth = "files", sandbox: str = "auto") -> None:
     """Check what every task folder must keep; ``bat-env tasks check`` does the same.
 
     Args:
         task: The task or its id.
-        episodes: Whether to play its scripts too: what careful and careless work score, and what
-            each listed mistake costs.
+        depth: How many of its scripts to play too: none (``"files"``), some on the reduced size
+            (``"quick"``), or ``"all"``: what careful and careless work score from scratch and from
+            states, what each listed mistake costs, and how much CPU time an episode takes.
         sandbox: Backend of the episodes.
 
     Raises:
@@ -164,12 +165,12 @@ def check_task(task: Task | str, *, episodes: bool = False, sandbox: str = "auto
     """
     loaded = load_task(task) if isinstance(task, str) else task
     _check_basics(loaded)
-    for rule, wrong in run_rules(loaded, episodes=episodes, sandbox=sandbox):
+    for rule, wrong in run_rules(loaded, depth=depth, sandbox=sandbox):
         assert not wrong, f"{rule}: {wrong}"
 
 
 def task_findings(
-    task: Task, *, episodes: bool = True, sandbox: str = "auto"
+    task: Task, *, depth: Depth = "all", sandbox: str = "auto"
 ) -> Iterator[tuple[str, str]]:
     """The same rules as :func:`check_task`, all of them: ``(rule, what is wrong or "")``."""
     try:
@@ -178,7 +179,7 @@ def task_findings(
         yield "basics", str(error)
     else:
         yield "basics", ""
-    yield from run_rules(task, episodes=episodes, sandbox=sandbox)
+    yield from run_rules(task, depth=depth, sandbox=sandbox)
 
 
 def _check_basics(task: Task) -> None:

@@ -1,0 +1,160 @@
+"""Rules that play episodes: what careful and careless work score, from scratch and from states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from bat_env.sandbox import resolve_backend
+from bat_env.stages import WORK_STAGES, Stage
+from bat_env.task_rules.cpu import allowance
+from bat_env.task_rules.playing import Played, Player
+from bat_env.tasks.scripts import Mistake
+
+MIN_OVERALL: Final = 0.80
+MIN_TASK: Final = 0.65
+NAIVE_RANGE: Final = (0.15, 0.45)
+MIN_STAGE_LOSS: Final = 0.2
+MIN_FOCUS: Final = 0.9
+"""What careful work scores at least in one stage, from a start state."""
+MAX_ELSEWHERE: Final = 0.3
+MAX_CPU_S: Final = {"mini": 1.5, "full": 15.0}
+MAX_STAGE_CPU_S: Final = 0.5
+MAX_CHECK_CHARS: Final = 1200
+_TRIES: Final = 2
+
+
+def oracle_scores(player: Player, size: str = "mini", tiers: Iterable[str] = ("lite",)) -> None:
+    """Careful work finishes without an error and scores high."""
+    for tier in tiers:
+        done = player.careful(size, tier)
+        assert done.failed_cells == 0 and done.valid, f"{size} {tier}: {done.notes}"
+        assert done.score >= MIN_OVERALL, f"{size} {tier}: Overall {done.score:.3f}. {done.notes}"
+        task = done.parts["task"]
+        assert task >= MIN_TASK, f"{size} {tier}: Task {task:.3f}. {done.notes}"
+        low = [stage.name for stage in WORK_STAGES if done.parts[stage.name] < 1.0]
+        assert not low, f"{size} {tier}: the oracle loses in {', '.join(low)}: {done.notes}"
+
+
+def naive_scores(player: Player, size: str = "mini") -> None:
+    """Careless work finishes with valid outputs and loses in every stage."""
+    done, good = player.play(player.task.naive_choices, size), player.careful(size)
+    assert done.failed_cells == 0 and done.valid, f"naive must finish validly: {done.notes}"
+    least, most = NAIVE_RANGE
+    assert least <= done.score <= most, (
+        f"naive scores {done.score:.3f}, expected {least} to {most}: it does all the work, badly."
+    )
+    for stage in WORK_STAGES:
+        lost = good.parts[stage.name] - done.parts[stage.name]
+        assert lost >= MIN_STAGE_LOSS, f"naive loses only {lost:.2f} in {stage.name}."
+
+
+def naive_from_states(player: Player) -> None:
+    """Careless work loses in each stage also from a state that careful work left."""
+    for stage in WORK_STAGES:
+        state = player.state(stage)
+        good = player.play({}, state=state)
+        poor = player.play(player.task.naive_choices, state=state)
+        assert good.failed_cells == 0 and good.score >= MIN_FOCUS, (
+            f"From a success state careful work scores {good.score:.3f} in {stage.name}, at least "
+            f"{MIN_FOCUS} is expected. {good.notes}"
+        )
+        lost = good.score - poor.score
+        assert lost >= MIN_STAGE_LOSS, (
+            f"From a success state naive loses only {lost:.2f} in {stage.name}."
+        )
+
+
+def repair(player: Player, stages: Iterable[Stage] = WORK_STAGES[2:]) -> None:
+    """Careful work cures a faulty start, and skipping the repair costs what it says."""
+    task = player.task
+    broken = next((m for m in task.mistakes if m.check and m.costs.get("task", 0.0) >= 0.2), None)
+    assert broken is not None, "A mistake with a check must cost >= .2 in the task score."
+    player.play(broken.choices, keep="recovery")
+    for stage in stages:
+        state = player.state(stage, "recovery")
+        cured = player.play({}, state=state)
+        assert cured.score >= MIN_FOCUS, (
+            f"From a state with {broken.id} careful work scores {cured.score:.3f} in {stage.name}, "
+            f"at least {MIN_FOCUS} is expected. {cured.notes}"
+        )
+        skipped = [m for m in task.mistakes if m.outcome == "recovery" and stage.name in m.costs]
+        assert skipped or stage is not Stage.S3, "A mistake must skip the repair in S3."
+        for mistake in skipped:
+            lost = cured.score - player.play(mistake.choices, state=state).score
+            least = mistake.costs[stage.name]
+            assert lost >= least, f"{mistake.id} must cost {least} in {stage.name}, not {lost:.2f}."
+
+
+def listed_mistakes(player: Player, mistakes: Iterable[Mistake] | None = None) -> None:
+    """Each listed mistake costs where it says and hardly elsewhere, and its check shows it."""
+    chosen = [m for m in mistakes or player.task.mistakes if not m.outcome]
+    clean = player.printed({m.id: m.check for m in chosen if m.check})
+    wrong = []
+    for mistake in chosen:
+        done = player.play(mistake.choices, tier=mistake.tier, check=mistake.check)
+        try:
+            _costs(mistake, done, player.careful(tier=mistake.tier))
+            _shows(mistake, done, clean.get(mistake.id, ""))
+        except AssertionError as error:
+            wrong.append(str(error))
+    assert not wrong, "\n".join(wrong)
+
+
+def _costs(mistake: Mistake, done: Played, good: Played) -> None:
+    lost = {part: round(good.parts[part] - done.parts[part], 3) for part in good.parts}
+    for part, least in mistake.costs.items():
+        assert lost[part] >= least, f"{mistake.id} must cost {least} in {part}, it costs {lost}."
+    assert good.score - done.score >= 0.004, f"{mistake.id}: the episode must pay too."
+    for part, loss in lost.items():
+        expected = part in mistake.costs or part in ("S5", "task")
+        assert expected or loss < MAX_ELSEWHERE, (
+            f"{mistake.id} also costs {loss} in {part}: list it."
+        )
+
+
+def _shows(mistake: Mistake, done: Played, clean: str) -> None:
+    if not mistake.check:
+        return
+    assert done.check is not None, f"{mistake.id}: no call is left for its check."
+    assert done.check.ok and not done.check.stderr, (
+        f"The check of {mistake.id} must run without an error: {done.check.stderr[-300:]}"
+    )
+    said = done.check.stdout
+    assert 0 < len(said) <= MAX_CHECK_CHARS, (
+        f"The check of {mistake.id} prints {len(said)} characters, 1 to {MAX_CHECK_CHARS} expected."
+    )
+    assert said != clean, f"The check of {mistake.id} prints the same for careful work: {said!r}"
+
+
+def cpu_time(player: Player) -> None:
+    """The reduced size is cheap: a whole episode, and one stage from a start state."""
+    if resolve_backend(player.sandbox) not in ("local", "process"):
+        return  # A container's processes are not ours to ask.
+    _within(MAX_CPU_S["mini"], "A mini episode", player.play, {})
+    for stage in WORK_STAGES:
+        state = player.state(stage)
+        _within(MAX_STAGE_CPU_S, f"{stage.name} alone", player.play, {}, state=state)
+
+
+def full_cpu_time(player: Player) -> None:
+    """A whole episode of the full size fits its limit too."""
+    if resolve_backend(player.sandbox) in ("local", "process"):
+        used = player.careful("full").cpu_s
+        limit = allowance(MAX_CPU_S["full"])
+        assert used is None or used <= limit, (
+            f"A full episode takes {used:.1f} CPU-s, at most {MAX_CPU_S['full']:.0f}."
+        )
+
+
+def _within(limit_s: float, what: str, play: Callable[..., Played], *args: Any, **kw: Any) -> None:
+    """The best of a few tries is what the work costs; the rest is what others did meanwhile."""
+    best = float("inf")
+    for _ in range(_TRIES):
+        used = play(*args, **kw).cpu_s
+        if used is None:
+            return
+        best = min(best, used)
+        if best <= limit_s:
+            return
+    assert best <= allowance(limit_s), f"{what} takes {best:.2f} CPU-s, at most {limit_s}."

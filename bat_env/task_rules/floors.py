@@ -1,0 +1,28 @@
+"""Outputs that need no look at an image score next to nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bat_env.grader import shared_grader
+from bat_env.task_rules.drawn import drawn
+from bat_env.tasks import Task
+
+MAX_FLOOR: Final = 0.10
+
+
+def floors(task: Task) -> None:
+    """Trivial outputs score at most .10, and what task.yaml says of them."""
+    grader = shared_grader()
+    totals: dict[str, list[float]] = {}
+    for made in drawn(task):
+        for method, files in task.trivial_outputs(made).items():
+            totals.setdefault(method, []).append(grader.grade(task, made, files).score)
+    means = {method: sum(values) / len(values) for method, values in totals.items()}
+    shown = {method: round(value, 3) for method, value in means.items()}
+    assert set(means) == set(task.spec.floors), f"floors in task.yaml must be measured: {shown}"
+    for method, value in means.items():
+        assert value <= MAX_FLOOR, f"Trivial output {method} scores {value:.3f}."
+        stated = task.spec.floors[method]
+        assert value <= stated + 0.02, f"{method} scores {value:.3f}, floors says {stated}."
+        assert stated <= MAX_FLOOR, f"Floor {method} is {stated}, more than {MAX_FLOOR}."
