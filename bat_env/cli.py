@@ -17,6 +17,7 @@ from bat_env.data_cli import data_app
 from bat_env.errors import BatError, SandboxUnavailableError
 from bat_env.extras import EXTRAS, HOST_BACKENDS, install, there
 from bat_env.tasks_cli import tasks_app
+from bat_env.trajectory_cli import explain, rescore
 
 app = typer.Typer(
     name="bat-env",
@@ -33,6 +34,8 @@ app.add_typer(image_app, name="image")
 app.add_typer(bank_app, name="bank")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(data_app, name="data")
+app.command("explain")(explain)
+app.command("rescore")(rescore)
 
 Backend = Annotated[str, typer.Option(help="auto, docker, local, process or a registered name.")]
 BankPath = Annotated[

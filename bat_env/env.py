@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from bat_env.config import RENDER_MODES, EnvConfig, make_config, make_options, one_of
 from bat_env.episode import Episode, Status, Turn
 from bat_env.errors import BatError, GraderError, SandboxError
+from bat_env.evidence import freeze
 from bat_env.grader import shared_grader
 from bat_env.info import public_info, score_info, start_info
 from bat_env.montage import montage
@@ -128,6 +129,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         self._episode: Episode | None = None
         self._scoring: Scoring | None = None
         self._digests: dict[str, str] = {}
+        self._host_ended = False
 
     # ---------------------------------------------------------------------------- what is there
 
@@ -170,6 +172,26 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             SandboxError: If the sandbox is gone.
         """
         return self._bench.current.snapshot()
+
+    def frozen_evidence(self) -> dict[str, Any] | None:
+        """What the scores of the finished episode were made of, private truth included.
+
+        Returns:
+            A record for :func:`bat_env.evidence.rescore`; ``None`` while the episode runs, and
+            where it has no score.
+        """
+        episode = self._episode
+        if episode is None or episode.status in ("running", "invalid"):
+            return None
+        if episode.end_reason == "closed":  # given up in the middle, never graded
+            return None
+        return freeze(
+            episode,
+            self.task_object.spec,
+            self.instance,
+            self._digests["rubric_digest"],
+            host_ended=self._host_ended,
+        )
 
     def name_agent(self, name: str) -> None:
         """Say who plays, for the trajectories to come."""
@@ -339,6 +361,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
 
     def _record(self, action: Any, outcome: StepResult, wall_s: float) -> StepResult:
         """Add the step to the trajectory, and write it when the episode is over."""
+        self._host_ended = isinstance(action, EndOfEpisode)
         observation, reward, terminated, truncated, info = outcome
         turns = self.episode.turns
         if not isinstance(action, EndOfEpisode):
@@ -347,7 +370,11 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             self._recorder.step(action, observation, reward, info, wall_s)
             if terminated or truncated:
                 try:
-                    self._recorder.finish(self.episode.status, result=info.get("result"))
+                    self._recorder.finish(
+                        self.episode.status,
+                        result=info.get("result"),
+                        evidence=self.frozen_evidence(),
+                    )
                 except BatError as error:
                     return self._invalid(error)
         return outcome
@@ -384,7 +411,9 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         }
         if valid is not None:
             info |= {"valid": valid, "error": error}
-            info |= score_info(self.episode, self._scores.rubric, self._scores.score)
+            info |= score_info(
+                self.episode, self._scores.rubric, self._scores.score, self.task_object.spec
+            )
         return info
 
     def render(self) -> str | NDArray[np.uint8] | None:

@@ -12,6 +12,8 @@ from typing import Any, Final
 from bat_env.episode import Episode
 from bat_env.rubric.base import RubricResult
 from bat_env.stages import Stage
+from bat_env.tasks.spec import TaskSpec
+from bat_env.taxonomy import faults, tally
 from bat_env.trajectory import plain
 
 PRIVATE_KEYS: Final[frozenset[str]] = frozenset({"score", "items", "components", "result"})
@@ -48,13 +50,16 @@ def start_info(episode: Episode, index: int, digests: Mapping[str, str]) -> dict
     }
 
 
-def score_info(episode: Episode, rubric: RubricResult | None, score: float) -> dict[str, Any]:
+def score_info(
+    episode: Episode, rubric: RubricResult | None, score: float, spec: TaskSpec
+) -> dict[str, Any]:
     """The part of a step's ``info`` that is for trainers only.
 
     Args:
         episode: The record.
         rubric: The last evaluation, or ``None`` if there was none yet.
         score: Episode score in [0, 1].
+        spec: Its task.
 
     Returns:
         ``score``; ``items``: item id -> [state, value]; ``components``: score parts; and, when the
@@ -75,17 +80,24 @@ def score_info(episode: Episode, rubric: RubricResult | None, score: float) -> d
         },
     }
     if episode.status != "running":
-        info["result"] = final_result(episode, rubric, score)
+        info["result"] = final_result(episode, rubric, score, spec)
     return info
 
 
-def final_result(episode: Episode, rubric: RubricResult, score: float) -> dict[str, Any]:
+def final_result(
+    episode: Episode, rubric: RubricResult, score: float, spec: TaskSpec
+) -> dict[str, Any]:
     """The final scores of an episode that has a score.
 
     Args:
         episode: The finished record.
         rubric: The last evaluation.
         score: Episode score in [0, 1]; 0 for a disqualified episode, whatever the rubric says.
+        spec: Its task.
+
+    Returns:
+        Scores; counts; ``errors``: counts of what went wrong in cells; ``taxonomy``: kind of fault
+        -> stages in which it occurred.
     """
     out = episode.status == "disqualified"
     grade = episode.evidence.grade
@@ -102,6 +114,7 @@ def final_result(episode: Episode, rubric: RubricResult, score: float) -> dict[s
         "turns": len(episode.turns),
         "calls": len(episode.cells),
         "errors": failures_of(episode),
+        "taxonomy": tally(faults(episode, rubric, spec)),
     }
 
 

@@ -16,13 +16,14 @@ from bat_env.rubric.base import RubricResult
 from bat_env.tasks.spec import TaskSpec
 
 _MAX_OUTPUT_BYTES: Final = 64 << 20
-_MARKS: Final[Mapping[str, tuple[str, str]]] = {
+MARKS: Final[Mapping[str, tuple[str, str]]] = {
     "pass": ("pass", "green"),
     "fail": ("fail", "red"),
     "pending": ("open", "yellow"),
     "na": ("n/a", "bright_black"),
     "null": ("lost", "magenta"),
 }
+"""Item state -> word and colour."""
 
 
 def outputs_of(
@@ -62,7 +63,7 @@ def scoreboard(
     for name, ratio in (("item", 3), ("state", 1), ("value", 1), ("", 5)):
         items.add_column(name, ratio=ratio, overflow="fold")
     for verdict in rubric.verdicts if rubric is not None else ():
-        label, colour = _MARKS[verdict.state]
+        label, colour = MARKS[verdict.state]
         items.add_row(
             Text(verdict.item),
             Text(label, style=colour),

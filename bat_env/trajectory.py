@@ -169,12 +169,19 @@ class Recorder:
         self._add_tokens(step)
         self._steps.append(step)
 
-    def finish(self, status: str, *, result: Mapping[str, Any] | None = None) -> Path | None:
+    def finish(
+        self,
+        status: str,
+        *,
+        result: Mapping[str, Any] | None = None,
+        evidence: Mapping[str, Any] | None = None,
+    ) -> Path | None:
         """Write the open episode atomically and close it; nothing happens if none is open.
 
         Args:
             status: How the episode ended, or ``"abandoned"``.
             result: The final scores, if there are any.
+            evidence: What they were made of (:func:`bat_env.evidence.freeze`).
 
         Returns:
             The file, or ``None``.
@@ -199,6 +206,7 @@ class Recorder:
                 "status": status,
                 "return": sum(rewards),
                 "result": plain(result),
+                "evidence": evidence,
             },
         }
         self.path = self.directory / f"{self._stem()}-{session[:12]}.json"
@@ -263,6 +271,21 @@ class Trajectory:
         """The final scores, or ``None`` for an episode without any."""
         result: Mapping[str, Any] | None = self.document["extra"]["result"]
         return result
+
+    @property
+    def evidence(self) -> Mapping[str, Any]:
+        """What the scores were made of, for :func:`bat_env.evidence.rescore`.
+
+        Raises:
+            BatError: If the episode ended without a score, or the file is older than that.
+        """
+        evidence: Mapping[str, Any] | None = self.document["extra"].get("evidence")
+        if evidence is None:
+            raise BatError(
+                f"{self.path} holds no evidence: the episode ended as {self.status!r}, or it was "
+                "written by an older version. Only scored episodes can be scored again."
+            )
+        return evidence
 
     @property
     def status(self) -> str:

@@ -105,7 +105,10 @@ class RecordTrajectory(
         wall_s = time.perf_counter() - began
         self.recorder.step(action, observation, float(reward), info, wall_s)
         if terminated or truncated:
-            self.recorder.finish(str(info.get("status", "over")), result=info.get("result"))
+            frozen = getattr(self.unwrapped, "frozen_evidence", lambda: None)
+            self.recorder.finish(
+                str(info.get("status", "over")), result=info.get("result"), evidence=frozen()
+            )
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:

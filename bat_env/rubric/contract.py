@@ -15,7 +15,7 @@ import math
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from bat_env.stages import OUTCOMES, Stage, agentic, overall, quantize
 from bat_env.tasks.spec import TaskSpec, TierSpec
 
 NO_WORK: Final[str] = "Nothing earns before one successful cell has changed the workspace."
+FORM_ALONE: Final[str] = "Order alone earns nothing: nothing else of this stage was found true."
 
 
 def _items(spec: TaskSpec, tier: TierSpec, recovery: bool) -> tuple[Item, ...]:
@@ -143,7 +144,27 @@ class RubricContract:
             return tuple(Verdict(item.id, "fail", message=why) for item in self.items)
         if not episode.worked:
             return tuple(Verdict(item.id, "fail", message=NO_WORK) for item in self.items)
-        return tuple(item.predicate(episode, ctx, final) for item in self.items)
+        verdicts = tuple(item.predicate(episode, ctx, final) for item in self.items)
+        return self._without_hollow_form(verdicts) if final else verdicts
+
+    def _without_hollow_form(self, verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
+        """Items of order count where something that rests on truth holds in the same stage.
+
+        Without that, files of any content in the right order would be paid for.
+        """
+        rows = list(zip(self.items, verdicts, strict=True))
+        hollow = {
+            stage
+            for stage in {item.stage for item in self.items}
+            if (told := [v.state for i, v in rows if i.stage is stage and i.at_hand_in])
+            and not any(state in ("pass", "null") for state in told)
+        }
+        return tuple(
+            replace(v, state="fail", value=0.0, message=FORM_ALONE)
+            if item.stage in hollow and v.state == "pass"
+            else v
+            for item, v in rows
+        )
 
     def _stage(
         self, stage: Stage, verdicts: Mapping[str, Verdict], episode: Episode

@@ -34,6 +34,8 @@ unless it is found true.
 - Nothing earns before one successful cell has changed the workspace. A disqualified episode is 0.
 - An item that does not apply drops out. An item whose evidence infrastructure lost is null, and so
   is the score: it is never turned into 0.
+- Items of order (decided at every step) count at the end only where an item that rests on truth
+  holds in the same stage: files of any content in the right order earn nothing.
 - While an episode runs, items marked *hand-in* count as 0. They are decided once, at the end, on
   the last version of every file.
 - A recorded fact that the host finds false fails its item and is counted as a false claim.

@@ -6,8 +6,10 @@ import dataclasses
 
 import pytest
 
+from bat_env.episode import RerunResult
 from bat_env.errors import UnknownNameError
 from bat_env.rubric import compile_contract
+from bat_env.rubric.contract import FORM_ALONE
 from bat_env.stages import STAGE_WEIGHTS, Stage
 
 
@@ -166,3 +168,27 @@ def test_evaluate_changes_nothing(story):
     first = done.result()
     assert done.result() == first
     assert dataclasses.asdict(done.episode) == before
+
+
+def test_files_in_the_right_order_earn_nothing_by_themselves(story):
+    """Empty plan, a set-up file of no content, a pilot that is no image: order, and no truth."""
+    hollow = story()
+    hollow.cell({"plan/plan.md": b" ", "plan/facts.json": b"{}"})
+    hollow.cell({"setup/setup.json": b"{}", "pipeline/predict.py": b"pass"})
+    hollow.cell({f"validation/pilot/{hollow.episode.cases[0]}/dseg.nii.gz": b"no image"})
+    evidence = hollow.episode.evidence
+    evidence.pilot = {"readable": False, "valid": False, "message": "no NIfTI"}
+    evidence.probe_rerun = RerunResult(False, "no output")
+    evidence.grade = hollow.grade(0.0)
+    assert hollow.result(final=False).score > 0.0
+    done = hollow.result()
+    assert done.score == 0.0
+    assert {v.item: v.message for v in done.verdicts}["S1.plan_first"] == FORM_ALONE
+
+
+def test_one_true_statement_makes_order_count(story):
+    done = story(Stage.S1).oracle("S1")
+    done.edit("plan/facts.json", lambda d: {"model": d["model"]})
+    states = {v.item: v.state for v in done.result().verdicts}
+    assert states["S1.plan_first"] == "pass"
+    assert sum(state == "pass" for state in states.values()) == 2
