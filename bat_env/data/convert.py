@@ -26,7 +26,7 @@ from bat_env.data.records import (
     Record,
     ReportedStudy,
 )
-from bat_env.data.reports import read_findings
+from bat_env.data.reports import read_findings, read_report, tidy
 from bat_env.data.volumes import (
     Volume,
     cropped,
@@ -262,10 +262,11 @@ def _asked(record: Question, frame: Frame) -> Prepared:
 
 @_convert.register
 def _reported(record: ReportedStudy, frame: Frame) -> Prepared:
-    findings = read_findings(record.report)
+    text = tidy(record.report) if isinstance(record.report, str) else read_report(record.report)
+    findings = read_findings(text)
     pictures = [read_picture(path) for path in record.images]
     names = [f"view{n}.png" for n in range(1, len(pictures) + 1)]
-    truth = {"case": record.case, "findings": findings, "report": record.report}
+    truth = {"case": record.case, "findings": findings, "report": text}
     return Prepared(
         {
             STUDY: _json({"images": names}),
@@ -276,5 +277,5 @@ def _reported(record: ReportedStudy, frame: Frame) -> Prepared:
         },
         {TRUTH: _json(truth)},
         digest(*pictures),
-        {"findings": len(findings), "words": len(record.report.split())},
+        {"findings": len(findings), "words": len(text.split())},
     )

@@ -6,8 +6,10 @@ not one clean stack is refused by name: a volume with a slice missing looks whol
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -197,10 +199,31 @@ def read_radiograph(path: Path) -> NDArray[np.uint16]:
     low = int(values.min())
     if low < 0 or int(values.max()) > 65535:
         raise CaseError(f"{path.name} holds values beyond 16 bits")
-    if str(getattr(header, "PhotometricInterpretation", "MONOCHROME2")) == "MONOCHROME1":
+    inverted = str(getattr(header, "PhotometricInterpretation", "")) == "MONOCHROME1"
+    if inverted and not _turns_inverted():
         full = (1 << int(getattr(header, "BitsStored", 16))) - 1
         values = max(full, int(values.max())) - values.astype(np.int64)
     return values.astype(np.uint16)
+
+
+@cache
+def _turns_inverted() -> bool:
+    """Whether this SimpleITK turns MONOCHROME1 into MONOCHROME2 itself: versions differ."""
+    pydicom, _ = _libraries()
+    one = pydicom.Dataset()
+    one.file_meta = pydicom.dataset.FileMetaDataset()
+    one.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    kind = pydicom.uid.DigitalXRayImageStorageForPresentation
+    one.file_meta.MediaStorageSOPClassUID = one.SOPClassUID = kind
+    one.file_meta.MediaStorageSOPInstanceUID = one.SOPInstanceUID = pydicom.uid.generate_uid()
+    one.Rows = one.Columns = 4
+    one.SamplesPerPixel, one.PhotometricInterpretation = 1, "MONOCHROME1"
+    one.BitsAllocated, one.BitsStored, one.HighBit, one.PixelRepresentation = 16, 12, 11, 0
+    one.PixelData = np.zeros((4, 4), "<u2").tobytes()
+    with tempfile.TemporaryDirectory(prefix="bat-dicom-") as folder:
+        path = Path(folder) / "probe.dcm"
+        pydicom.dcmwrite(path, one, enforce_file_format=True)
+        return bool(_pixels(path).any())
 
 
 def series_folders(root: Path) -> Iterator[Path]:

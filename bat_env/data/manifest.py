@@ -17,6 +17,8 @@ from bat_env.errors import DataError
 MANIFEST: Final = "manifest.json"
 PLAN: Final = "plan.json"
 SCHEMA_VERSION: Final = 1
+PART: Final = ".part-"
+"""Beginning of the names of files that are being written."""
 _CHUNK: Final = 1 << 20
 
 
@@ -104,7 +106,7 @@ def sum_of(data: bytes) -> FileSum:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that it is there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as stream:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=PART, delete=False) as stream:
         try:
             stream.write(data)
             stream.flush()

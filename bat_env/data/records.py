@@ -96,10 +96,16 @@ class Question(Record):
 
 @dataclass(frozen=True)
 class ReportedStudy(Record):
-    """Pictures of one study and the report on it."""
+    """Pictures of one study and the report on it.
+
+    Attributes:
+        images: PNG, JPEG or DICOM, the most telling view first.
+        report: Findings and impression, or the file of a whole report: a large data set is not
+            read to stage a few cases of it.
+    """
 
     images: tuple[Path, ...]
-    report: str
+    report: str | Path
 
 
 AnyRecord: TypeAlias = (

@@ -7,6 +7,7 @@ A report that it reads with doubt, or without a side where one belongs, is left 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Final
 
 from bat_env.data.records import CaseError
@@ -14,6 +15,7 @@ from bat_env.metrics.findings import FindingSpec, claimed, claims
 
 MIN_LETTERS: Final = 20
 MAX_CHARS: Final = 8000
+_HEADING: Final = re.compile(r"^\s*([A-Z][A-Z /]{3,40}):", re.M)
 
 FINDINGS: Final[dict[str, FindingSpec]] = {
     "pleural_effusion": FindingSpec(terms=("pleural effusion", "effusion"), lateral=True),
@@ -53,6 +55,21 @@ def tidy(*parts: str) -> str:
     if sum(character.isalpha() for character in text) < MIN_LETTERS:
         raise CaseError("its report has no findings and no impression")
     return text
+
+
+def read_report(path: Path) -> str:
+    """Findings and impression of a report whose headings are in capitals with a colon.
+
+    Raises:
+        CaseError: If the file is missing or has neither.
+    """
+    try:
+        text = path.read_text("utf-8", "replace")
+    except OSError:
+        raise CaseError(f"its report {path.name} is missing") from None
+    pieces = _HEADING.split(text)
+    sections = dict(zip(pieces[1::2], pieces[2::2], strict=True))
+    return tidy(sections.get("FINDINGS", ""), sections.get("IMPRESSION", ""))
 
 
 def read_findings(text: str) -> list[dict[str, str]]:

@@ -24,6 +24,7 @@ from bat_env.data.folder import write_task
 from bat_env.data.layout import Layout, load_layout
 from bat_env.data.manifest import (
     MANIFEST,
+    PART,
     PLAN,
     CaseRow,
     Manifest,
@@ -172,7 +173,7 @@ def _claim(folder: Path, root: Path, plan: Plan) -> None:
             f"Expected a destination outside the source, got {folder} for {root}. Give another "
             "folder with --dest."
         )
-    if not folder.exists() or not any(folder.iterdir()):
+    if not folder.exists() or all(p.name.startswith(PART) for p in folder.iterdir()):
         return
     begun = read_plan(folder)
     if begun is None:
@@ -222,6 +223,8 @@ class _Staging:
 
     def run(self, records: Sequence[AnyRecord]) -> Staged:
         """Convert, assign splits, write task and manifest."""
+        for left in self.folder.glob(f"{PART}*"):
+            left.unlink()  # of a call that was killed
         rows = self._rows(records)
         if len(rows) < LEAST:
             why = "; ".join(f"{case}: {text}" for case, text in list(self.skipped.items())[:3])

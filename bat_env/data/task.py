@@ -21,7 +21,7 @@ from bat_env.data.splits import LEAST, in_turns
 from bat_env.data.volumes import Volume, cropped, slab, strided, thinned, write_nifti
 from bat_env.errors import DataError, TaskError
 from bat_env.stages import Stage
-from bat_env.tasks.discovery import Task
+from bat_env.tasks.discovery import Task, announce
 from bat_env.tasks.instance import Instance, Size, Split
 from bat_env.tasks.scripts import Decision, Mistake, ScriptCell
 
@@ -280,4 +280,5 @@ def open_staged(folder: str | Path) -> StagedTask:
         raise DataError(
             f"{root} holds the task {task.spec.id}, its manifest names {manifest.task}."
         )
+    announce(task)
     return task

@@ -68,7 +68,14 @@ def _flow(spec: TaskSpec, manifest: Manifest) -> Workflow:
         predict=_predict(spec),
         record=_record(spec),
         edited=(),
+        output_fact=_output_fact(spec),
     )
+
+
+def _output_fact(spec: TaskSpec) -> str:
+    if not spec.output.dtype:
+        return 'facts["output"] = spec["output"]'
+    return 'facts["output"] = {**spec["output"], "dtype": spec["output"]["dtype"][-1]}'
 
 
 def _picture(spec: TaskSpec) -> str:

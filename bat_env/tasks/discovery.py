@@ -339,8 +339,20 @@ def _load(folder: Path) -> Task:
     return Task(folder)
 
 
+_OPENED: dict[str, Task] = {}
+"""Tasks of this process that lie in no task folder: staged data, opened by its own folder."""
+
+
+def announce(task: Task) -> None:
+    """Let :func:`load_task` of this process find a task that was opened by its folder."""
+    _OPENED[task.spec.id] = task
+
+
 def load_task(name: str) -> Task:
     """Load a task by its id, or by its name alone where that is unique.
+
+    Scripted agents know a task by its id alone: a staged data set that this process has opened
+    is found by its full id.
 
     Raises:
         UnknownNameError: If no such task exists, with the nearest names.
@@ -348,6 +360,8 @@ def load_task(name: str) -> Task:
     """
     folders = _folders()
     matches = [i for i in folders if name in (i, i.split("/", 1)[1])]
+    if not matches and name in _OPENED:
+        return _OPENED[name]
     if len(matches) != 1:
         known = matches if matches else [*folders, *(i.split("/", 1)[1] for i in folders)]
         raise unknown_name(

@@ -109,17 +109,18 @@ def test_every_direct_dependency_has_a_tested_pin(
 ) -> None:
     extras = project["optional-dependencies"]
     folder = repo_root / "requirements"
-    core, sandbox, train, dev = (
-        _pins(folder / f"{name}.txt") for name in ("core", "sandbox", "train", "dev")
+    core, sandbox, data, train, dev = (
+        _pins(folder / f"{name}.txt") for name in ("core", "sandbox", "data", "train", "dev")
     )
     assert set(core) == _names(list(project["dependencies"]))
     assert set(sandbox) == _names(extras["sandbox-local"])
     assert set(train) | set(sandbox) == _names(
         extras["train"] + extras["sandbox-local"] + extras["report"]
     )
+    assert set(data) == _names(extras["data"])
     assert set(dev) == _names(extras["dev"])
     constraints = _pins(folder / "constraints.txt")
-    for pins in (core, sandbox, train, dev):
+    for pins in (core, sandbox, data, train, dev):
         assert pins.items() <= constraints.items()
 
 

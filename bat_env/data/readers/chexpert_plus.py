@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
 from bat_env.data.layout import Layout, find_root
-from bat_env.data.records import CaseError, ReportedStudy, Scan
-from bat_env.data.reports import read_findings, tidy
+from bat_env.data.records import ReportedStudy, Scan
 from bat_env.data.tables import read_csv
 
 _TABLE: Final = "df_chexpert_plus_*.csv"
@@ -18,7 +17,7 @@ MAX_VIEWS: Final = 4
 
 
 def scan(root: Path) -> Scan:
-    """Studies with their pictures and a report that the labeler reads without doubt."""
+    """Studies with their pictures; reports are judged when they are staged."""
     folder = find_root(root, _TABLE)
     if folder is None:
         raise LAYOUT.wrong(root, "No df_chexpert_plus_240401.csv was found.")
@@ -40,23 +39,17 @@ def scan(root: Path) -> Scan:
         )
     if not views:
         raise LAYOUT.wrong(root, f"None of the {missing} pictures of {table.name} is there.")
-    records: list[ReportedStudy] = []
-    left: Counter[str] = Counter()
-    for study in sorted(views):
-        patient, *parts = texts[study]
-        try:
-            text = tidy(*parts)
-            read_findings(text)
-        except CaseError as error:
-            left[" ".join(str(error).split()[:6])] += 1
-            continue
-        name = study.replace("/", "_")
-        records.append(ReportedStudy(name, patient, tuple(sorted(views[study])[:MAX_VIEWS]), text))
-    if not records:
-        raise LAYOUT.wrong(root, f"No study has a report that can be scored: {dict(left)}.")
-    notes = [f"{missing} pictures of {table.name} are not there."] if missing else []
-    notes += [f"{count} studies left out: {why}." for why, count in left.most_common(3)]
-    return Scan(records, modality="Chest radiographs, one or more views", notes=tuple(notes))
+    records = [
+        ReportedStudy(
+            case=study.replace("/", "_"),
+            group=texts[study][0],
+            images=tuple(sorted(views[study])[:MAX_VIEWS]),
+            report=" ".join(texts[study][1:]),
+        )
+        for study in sorted(views)
+    ]
+    notes = (f"{missing} pictures of {table.name} are not there.",) if missing else ()
+    return Scan(records, modality="Chest radiographs, one or more views", notes=notes)
 
 
 def _picture(folder: Path, name: str) -> Path | None:

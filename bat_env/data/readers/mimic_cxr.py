@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
 from bat_env.data.layout import Layout, find_root
-from bat_env.data.records import CaseError, ReportedStudy, Scan
-from bat_env.data.reports import read_findings, tidy
+from bat_env.data.records import ReportedStudy, Scan
 from bat_env.data.tables import read_csv
 
 _TABLE: Final = "mimic-cxr-2.0.0-metadata.csv*"
 _COLUMNS: Final = ("dicom_id", "subject_id", "study_id", "ViewPosition")
 _FRONTAL: Final = ("PA", "AP")
-_HEADING: Final = re.compile(r"^\s*([A-Z][A-Z /]{3,40}):", re.M)
 MAX_VIEWS: Final = 4
 
 
 def scan(root: Path) -> Scan:
-    """Studies with a frontal view and a report that the labeler reads without doubt."""
+    """Studies with their pictures, frontal views first; reports are read when they are staged."""
     folder = find_root(root, _TABLE, "files/p1*")
     if folder is None:
         raise LAYOUT.wrong(root, "No mimic-cxr-2.0.0-metadata.csv.gz beside files/p10 was found.")
@@ -36,41 +33,21 @@ def scan(root: Path) -> Scan:
             missing += 1
     if not views:
         raise LAYOUT.wrong(root, f"None of the {missing} pictures of {table.name} is there.")
-    records: list[ReportedStudy] = []
-    left: Counter[str] = Counter()
-    for (subject, study), pictures in sorted(views.items()):
-        try:
-            text = _report(_place(folder, subject, study).with_suffix(".txt"))
-            read_findings(text)
-        except CaseError as error:
-            left[" ".join(str(error).split()[:6])] += 1
-            continue
-        paths = tuple(path for _, path in sorted(pictures)[:MAX_VIEWS])
-        records.append(ReportedStudy(f"p{subject}_s{study}", subject, paths, text))
-    if not records:
-        raise LAYOUT.wrong(root, f"No study has a report that can be scored: {dict(left)}.")
-    notes = [f"{missing} pictures of {table.name} are not there."] if missing else []
-    notes += [f"{count} studies left out: {why}." for why, count in left.most_common(3)]
-    return Scan(records, modality="Chest radiographs, one or more views", notes=tuple(notes))
+    records = [
+        ReportedStudy(
+            case=f"p{subject}_s{study}",
+            group=subject,
+            images=tuple(path for _, path in sorted(pictures)[:MAX_VIEWS]),
+            report=_place(folder, subject, study).with_suffix(".txt"),
+        )
+        for (subject, study), pictures in sorted(views.items())
+    ]
+    notes = (f"{missing} pictures of {table.name} are not there.",) if missing else ()
+    return Scan(records, modality="Chest radiographs, one or more views", notes=notes)
 
 
 def _place(folder: Path, subject: str, study: str) -> Path:
     return folder / "files" / f"p{subject[:2]}" / f"p{subject}" / f"s{study}"
-
-
-def _report(path: Path) -> str:
-    """Findings and impression of a report.
-
-    Raises:
-        CaseError: If the file is missing or has neither.
-    """
-    try:
-        text = path.read_text("utf-8", "replace")
-    except OSError:
-        raise CaseError("its report is missing") from None
-    pieces = _HEADING.split(text)
-    sections = dict(zip(pieces[1::2], pieces[2::2], strict=True))
-    return tidy(sections.get("FINDINGS", ""), sections.get("IMPRESSION", ""))
 
 
 LAYOUT = Layout(
