@@ -129,6 +129,8 @@ def _tell_unscored(evaluation: Any) -> None:
 
 
 def _print_scores(evaluation: Any, summary: dict[str, Any]) -> None:
+    from bat_agent.leaderboard import LEADERBOARD_WIDTH, leaderboard
+
     table = Table(title=f"{evaluation.agent} on {evaluation.target}", title_justify="left")
     for column in ("score", "mean", "95 %"):
         table.add_column(column, justify="left" if column == "score" else "right")
@@ -142,6 +144,9 @@ def _print_scores(evaluation: Any, summary: dict[str, Any]) -> None:
         )
     console = Console()
     console.print(table)
+    # As wide as it must be: a row that is cut in two is no row.
+    wide = Console(width=max(console.width, LEADERBOARD_WIDTH))
+    wide.print(leaderboard([summary], f"Leaderboard row, {evaluation.target} (scores x 100)"))
     console.print(
         f"{summary['episodes']} episodes, {summary['invalid']} invalid, {summary['seconds']:.0f} s"
     )

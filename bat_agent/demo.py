@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from bat_agent.config import BankSettings, RunConfig
+from bat_agent.config import BankSettings, RunConfig, SuiteSettings
 from bat_agent.files import check_file, check_folder, write_json
 from bat_agent.pipeline import LABELS, Pipeline, Results
 from bat_agent.presets import Preset, load_preset
@@ -22,6 +22,9 @@ DOCKER_LIVE: Final = 6
 
 TASKS: Final = ("seg/kidney_tumor",)
 """What the demo practises: the task of its suites. Time and scores must not follow new tasks."""
+
+CONTROLLER: Final = SuiteSettings(suite="seg-mini-controller")
+FINAL: Final = SuiteSettings(suite="seg-mini")
 
 TITLE: Final = "Kidney tumour segmentation: did the agent get better?"
 
@@ -75,6 +78,8 @@ def demo_config(
         preset=recipe,
         rounds=rounds,
         bank=bank,
+        controller=CONTROLLER,
+        final=FINAL,
     )
 
 

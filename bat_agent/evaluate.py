@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -17,6 +18,7 @@ from bat_agent.agents.base import AgentSource, load_agent
 from bat_agent.evaluation import CellScore, Evaluation, classify
 from bat_agent.files import check_folder, derived_seed, digest_of
 from bat_agent.rollout import AGENT_ERROR, EnvPool, EpisodeResult, ResetSpec, run_agent
+from bat_env import TRACK_IDS
 from bat_env.errors import ConfigError, TaskError, unknown_name
 from bat_env.extras import require, require_for_cells
 from bat_env.tasks.instance import Size
@@ -30,8 +32,8 @@ ATTEMPTS: Final = 3
 SPARE_SANDBOXES: Final = 2
 """Warm sandboxes beyond those of the running episodes: hand-in re-runs take one for a moment."""
 
-FULL_SUITE: Final = "lite"
-"""The suite whose frozen full-size instances ``task=`` takes."""
+FULL_SUITES: Final = ("seg", "lite")
+"""Where ``task=`` looks for frozen full-size instances, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +83,18 @@ def plan_targets(
     if repeats is not None and repeats < 1:
         raise ConfigError(f"Expected at least 1 repeat, came {repeats}.")
     wanted = load_task(task).spec.id if task is not None else None
-    manifest = load_suite(suite if suite is not None else FULL_SUITE)
+    if wanted is None:
+        manifest = load_suite(str(suite))
+        entries = manifest.entries
+    else:
+        full = [load_suite(name) for name in FULL_SUITES]
+        holds = [each for each in full if each.of_tasks({wanted}).entries]
+        manifest = holds[0] if holds else full[-1]
+        entries = manifest.of_tasks({wanted}).entries
     by_task: dict[str, list[Target]] = {}
-    for entry in manifest.entries:
-        if wanted is None or entry.task == wanted:
-            row = by_task.setdefault(entry.task, [])
-            row.append(Target(entry.task, entry.size, entry.index, len(row), entry.digest))
+    for entry in entries:
+        row = by_task.setdefault(entry.task, [])
+        row.append(Target(entry.task, entry.size, entry.index, len(row), entry.digest))
     if wanted is not None and not by_task:
         # A task that no suite has frozen: its own held-out namespace, from the beginning.
         by_task[wanted] = [Target(wanted, "full", i, i) for i in range(repeats or 1)]
@@ -96,7 +104,9 @@ def plan_targets(
                 f"Expected at most {len(row)} repeats, came {repeats}: {name} has only "
                 f"{len(row)} frozen held-out instances in {manifest.name!r}."
             )
-    targets = tuple(t for row in by_task.values() for t in row[:repeats])
+    # Tracks take turns: episodes that run side by side load the machine in different ways.
+    turns = zip_longest(*(row[:repeats] for row in by_task.values()))
+    targets = tuple(target for turn in turns for target in turn if target is not None)
     if wanted is None:
         return Plan(manifest.name, manifest.digest, targets)
     return Plan(wanted, digest_of([manifest.digest, wanted]), targets)
@@ -290,7 +300,7 @@ def reset_spec(
     """How the episode of one cell starts; the same for every agent but for the warm sandboxes."""
     kwargs = {"split": "heldout", "tier": tier, "size": target.size, "sandbox": sandbox}
     return ResetSpec(
-        env_id=f"bat_env:AutoMed-{target.track.title()}-v0",
+        env_id=f"bat_env:{TRACK_IDS[target.track]}",
         seed=derived_seed("evaluation", plan.digest, target.task, target.index),
         options={"task": target.task, "index": target.index, "size": target.size},
         env_kwargs=kwargs if pool_size is None else {**kwargs, "pool_size": pool_size},

@@ -144,7 +144,9 @@ class AgentLike(Protocol):
 class EnvPool:
     """Environment instances to reuse: construction is paid once per (id, arguments).
 
-    Thread-safe. An instance whose sandbox failed is closed, never reused.
+    An idle environment holds a sandbox. One of another track is closed when a new one is made, so
+    that no more sandboxes are held than episodes run. Thread-safe. An instance whose sandbox
+    failed is closed, never reused.
 
     Args:
         extra_kwargs: Further constructor arguments of every environment.
@@ -165,6 +167,10 @@ class EnvPool:
             idle = self._idle[self._key(spec)]
             if idle:
                 return idle.pop()
+            others = next((envs for envs in self._idle.values() if envs), [])
+            spare = others.pop() if others else None
+        if spare is not None:
+            self.discard(spare)
         import gymnasium as gym
 
         import bat_env  # noqa: F401  (registers the environments)

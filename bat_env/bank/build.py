@@ -37,7 +37,12 @@ from bat_env.tasks import Suite, Task, load_task, render_brief, task_ids
 from bat_env.tasks.instance import Size
 
 _OUTCOMES: Final[tuple[StateOutcome, ...]] = get_args(StateOutcome)
-DEFAULT_SUITES: Final = ("lite-mini", "lite-mini-controller")
+DEFAULT_SUITES: Final = (
+    "lite-mini",
+    "lite-mini-controller",
+    "seg-mini",
+    "seg-mini-controller",
+)
 
 
 class _Builder:
@@ -305,7 +310,7 @@ def build(
         named_if_full(path or default_bank_path()),
         Bank.open(path, create=True) as bank,
         reporter(progress) as show,
-        Crew(resolved, of_suites(suites), workers, show) as crew,
+        Crew(resolved, of_suites(suites, {task.id for task in loaded}), workers, show) as crew,
     ):
         builder = _Builder(bank, crew)
         _retire_stale(bank, loaded)

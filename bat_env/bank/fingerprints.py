@@ -10,7 +10,7 @@ import os
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -76,8 +76,13 @@ def content_hashes(data: bytes) -> tuple[str, ...]:
     return tuple(found)
 
 
-def of_suites(suites: Iterable[str | Suite]) -> Fingerprint:
+def of_suites(suites: Iterable[str | Suite], tasks: Collection[str] | None = None) -> Fingerprint:
     """Traces of every instance of the suites, and of the non-training fiction of their tasks.
+
+    Args:
+        suites: Held-out suites, by name or loaded; at least one.
+        tasks: Tasks whose material is looked at; of others only the fiction can have got there,
+            and only that is taken. ``None``: all.
 
     Kept on disk under ``$BAT_HOME`` by suite digest, so that a full-size suite is made only once.
 
@@ -88,8 +93,11 @@ def of_suites(suites: Iterable[str | Suite]) -> Fingerprint:
     for suite in suites:
         try:
             loaded = load_suite(suite) if isinstance(suite, str) else suite
-            found = _cached(f"suite-{loaded.digest}", functools.partial(_of_suite, loaded))
-            found = found.merge(_of_fiction(loaded))
+            part = loaded if tasks is None else loaded.of_tasks(tasks)
+            found = _of_fiction(loaded)
+            if part.entries:
+                make = functools.partial(_of_suite, part)
+                found = _cached(f"suite-{part.digest}", make).merge(found)
         except BatError as error:
             raise LeakageError(
                 f"The held-out suite {suite!r} cannot be fingerprinted, so nothing can be proven "

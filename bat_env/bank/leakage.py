@@ -235,13 +235,18 @@ def machine_paths() -> tuple[str, ...]:
 def scan(bank: Bank, suites: Iterable[str | Suite]) -> LeakageReport:
     """Scan every state, transcript and demonstration of a bank; collects all findings.
 
+    Held-out instances of the bank's own tasks are compared by all they hold; of other tasks, whose
+    data no episode of the bank has seen, the names of their worlds are.
+
     Raises:
         LeakageError: If a suite cannot be fingerprinted.
     """
-    scanner = Scanner(of_suites(suites))
+    rows = bank.query()
+    tasks = {row.task for row in rows} | {row.task for row in bank.demonstrations()}
+    scanner = Scanner(of_suites(suites, tasks or None))
     findings: list[Finding] = []
     states = demonstrations = unreadable = 0
-    for state in bank.query():
+    for state in rows:
         try:
             workspace = bank.workspace(state.state_id)
             transcript = bank.transcript(state.state_id)

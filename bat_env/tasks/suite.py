@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -54,6 +55,11 @@ class Suite:
     digest: str
     entries: tuple[SuiteEntry, ...]
 
+    def of_tasks(self, tasks: Collection[str]) -> Suite:
+        """The part of the suite that is of these tasks; it may be empty."""
+        entries = tuple(entry for entry in self.entries if entry.task in tasks)
+        return self if entries == self.entries else Suite(self.name, _digest(entries), entries)
+
 
 class _Manifest(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -95,8 +101,11 @@ def _digest(entries: tuple[SuiteEntry, ...]) -> str:
     return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
 
 
-def freeze(name: str, task: Task, size: Size, start: int, count: int) -> dict[str, Any]:
-    """The manifest of a new suite: ``count`` held-out instances of a task from index ``start``."""
+def freeze(name: str, tasks: Sequence[Task], size: Size, start: int, count: int) -> dict[str, Any]:
+    """The manifest of a suite: ``count`` held-out instances of each task from index ``start``.
+
+    Instances of several tasks take turns, so that a part of the suite is of all tracks too.
+    """
     entries = [
         SuiteEntry(
             task=task.id,
@@ -105,5 +114,28 @@ def freeze(name: str, task: Task, size: Size, start: int, count: int) -> dict[st
             digest=task.instance("heldout", index, size).digest,
         ).model_dump(mode="json")
         for index in range(start, start + count)
+        for task in tasks
     ]
     return {"schema_version": 1, "name": name, "entries": entries}
+
+
+def check_refrozen(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Refuse a manifest in which an instance that was frozen before has other content.
+
+    Raises:
+        TaskError: Names the instance.
+    """
+
+    def digests(manifest: Mapping[str, Any]) -> dict[tuple[str, str, int], str]:
+        rows = manifest["entries"]
+        return {(row["task"], row["size"], row["index"]): row["digest"] for row in rows}
+
+    before, after = digests(old), digests(new)
+    for key in sorted(before.keys() & after.keys()):
+        if before[key] != after[key]:
+            task, size, index = key
+            raise TaskError(
+                f"Held-out instance {index} of {task} ({size}) was frozen with the digest "
+                f"{before[key][:12]}..., now it has {after[key][:12]}...: scores would not "
+                "compare. Restore the generator, or give the task a new version and --replace."
+            )

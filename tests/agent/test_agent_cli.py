@@ -35,7 +35,7 @@ def environment() -> dict[str, str]:
 
 
 def test_eval_prints_exactly_one_json_object() -> None:
-    command = "eval --agent nop --suite lite-mini --repeats 1 --sandbox local --json"
+    command = "eval --agent nop --suite seg-mini --repeats 1 --sandbox local --json"
     done = run(*command.split())
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1
@@ -59,13 +59,13 @@ def test_eval_prints_exactly_one_json_object() -> None:
         ("status nowhere", "has none"),
         ("report nowhere", "is no run"),
         ("demo --out x --rounds -1", ">= 0"),
-        ("eval --agent nop --suite lite-mini --workers 0", "workers >= 1"),
-        ("eval --agent nop --suite lite-mini --temperature -1", "temperature >= 0"),
-        ("eval --agent nop --suite lite-mini --repeats 0", "at least 1"),
-        ("eval --agent nop --suite lite-mini --tier lit", "Did you mean 'lite'"),
-        ("eval --agent nop --suite lite-mini --trajectories /proc/x", "/proc/x"),
-        ("eval --agent nop --suite lite-mini --out /proc/x/y", "/proc/x"),
-        ("eval --agent nop --suite lite-mini --out .", "Name a file"),
+        ("eval --agent nop --suite seg-mini --workers 0", "workers >= 1"),
+        ("eval --agent nop --suite seg-mini --temperature -1", "temperature >= 0"),
+        ("eval --agent nop --suite seg-mini --repeats 0", "at least 1"),
+        ("eval --agent nop --suite seg-mini --tier lit", "Did you mean 'lite'"),
+        ("eval --agent nop --suite seg-mini --trajectories /proc/x", "/proc/x"),
+        ("eval --agent nop --suite seg-mini --out /proc/x/y", "/proc/x"),
+        ("eval --agent nop --suite seg-mini --out .", "Name a file"),
         ("eval --agent nop --repeats x", "expected an integer for --repeats, got 'x'; give"),
         ("eval --agnt nop", "got '--agnt'; did you mean '--agent'"),
         ("eval", "expected --agent, got none; give --agent"),
@@ -99,7 +99,7 @@ def test_episodes_without_a_score_are_told(tmp_path: Path) -> None:
         "    def act(self, observation):\n"
         "        return {}\n"
     )
-    command = "eval --agent dead:Dead --suite lite-mini --repeats 1 --sandbox local --json"
+    command = "eval --agent dead:Dead --suite seg-mini --repeats 1 --sandbox local --json"
     done = run(*command.split(), cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["invalid"] == 1
@@ -128,7 +128,7 @@ def test_an_agent_that_raises_is_one_line_and_loses_no_other_episode(
 ) -> None:
     (tmp_path / "agents.py").write_text(BROKEN.format(error=error))
     command = (
-        "eval --agent agents.py:Second --suite lite-mini --repeats 3 --workers 1 --sandbox local"
+        "eval --agent agents.py:Second --suite seg-mini --repeats 3 --workers 1 --sandbox local"
     )
     done = run(*command.split(), "--json", "--trajectories", "t", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
@@ -145,7 +145,7 @@ def test_an_agent_that_raises_is_one_line_and_loses_no_other_episode(
 
 def test_debug_shows_where_an_agent_raised(tmp_path: Path) -> None:
     (tmp_path / "agents.py").write_text(BROKEN.format(error="KeyError('some key')"))
-    command = "eval --agent agents.py:Second --suite lite-mini --repeats 2 --sandbox local --debug"
+    command = "eval --agent agents.py:Second --suite seg-mini --repeats 2 --sandbox local --debug"
     done = run(*command.split(), cwd=tmp_path)
     assert done.returncode == 1
     assert "agents.py" in done.stderr and "in act" in done.stderr
@@ -153,7 +153,7 @@ def test_debug_shows_where_an_agent_raised(tmp_path: Path) -> None:
 
 def test_a_module_that_ends_the_process_is_refused(tmp_path: Path) -> None:
     (tmp_path / "leaves.py").write_text("raise SystemExit\n")
-    command = "eval --agent leaves.py:X --suite lite-mini --json"
+    command = "eval --agent leaves.py:X --suite seg-mini --json"
     done = run(*command.split(), cwd=tmp_path)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "leaves.py" in done.stderr and "SystemExit" in done.stderr
@@ -170,7 +170,7 @@ def test_a_signal_ends_in_one_line(number: int, code: int, tmp_path: Path) -> No
         "    def act(self, observation):\n"
         "        return {'name': 'submit_results', 'arguments': {}}\n"
     )
-    command = "eval --agent slow:Slow --suite lite-mini --workers 1 --sandbox local"
+    command = "eval --agent slow:Slow --suite seg-mini --workers 1 --sandbox local"
     process = subprocess.Popen(
         [sys.executable, "-m", "bat_agent.cli", *command.split()],
         stdout=subprocess.PIPE,

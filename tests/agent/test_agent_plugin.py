@@ -77,4 +77,4 @@ def test_the_example_loads() -> None:
 def test_a_configuration_error_in_an_episode_is_no_infrastructure(folder: Path) -> None:
     source = load_agent("steady_agent.py:Refuses")
     with pytest.raises(ConfigError, match="no key"):
-        evaluate(source, suite="lite-mini", repeats=1, sandbox="local")
+        evaluate(source, suite="seg-mini", repeats=1, sandbox="local")

@@ -15,29 +15,43 @@ from bat_agent.evaluate import (
     plan_targets,
     reset_spec,
 )
+from bat_agent.leaderboard import ABSENT, TRACKS, leaderboard_row
 from bat_agent.rollout import episodes
 from bat_env.errors import ConfigError, SandboxError, TaskError, UnknownNameError
 from bat_env.tasks import load_suite
 from bat_env.trajectory import read_trajectory
 
-SUITES = ("lite", "lite-mini", "lite-mini-controller")
+SUITES = ("lite", "lite-mini", "lite-mini-controller", "seg", "seg-mini", "seg-mini-controller")
 
 
 def test_repeat_r_is_the_rth_frozen_instance() -> None:
-    suite = load_suite("lite-mini")
-    plan = plan_targets(suite="lite-mini", repeats=3)
+    suite = load_suite("seg-mini")
+    plan = plan_targets(suite="seg-mini", repeats=3)
     assert [(t.repeat, t.index) for t in plan.targets] == [
         (r, suite.entries[r].index) for r in range(3)
     ]
-    assert len(plan_targets(suite="lite-mini").targets) == len(suite.entries) >= 24
+    assert len(plan_targets(suite="seg-mini").targets) == len(suite.entries) >= 24
     task = plan_targets(task="kidney_tumor", repeats=2)
     assert {t.size for t in task.targets} == {"full"} and task.name == "seg/kidney_tumor"
+    skin = plan_targets(task="skin_lesion")
+    assert {t.task for t in skin.targets} == {"cls/skin_lesion"} and len(skin.targets) == 10
+    assert all(t.digest for t in skin.targets) and [t.repeat for t in skin.targets] == [*range(10)]
+
+
+def test_tracks_take_turns() -> None:
+    tasks = {entry.task for entry in load_suite("lite-mini").entries}
+    targets = plan_targets(suite="lite-mini", repeats=2).targets
+    assert len(targets) == 2 * len(tasks)
+    for turn in (0, 1):
+        row = targets[turn * len(tasks) : (turn + 1) * len(tasks)]
+        assert {t.task for t in row} == tasks and {t.repeat for t in row} == {turn}
 
 
 def test_suites_share_no_instance_and_specs_never_differ_between_agents() -> None:
     plans = [plan_targets(suite=name) for name in SUITES]
     keys = [{(t.task, t.size, t.index) for t in plan.targets} for plan in plans]
-    assert not (keys[1] & keys[2]) and not (keys[0] & keys[1])
+    for first in (0, 3):
+        assert not (keys[first + 1] & keys[first + 2]) and not (keys[first] & keys[first + 1])
     specs = [reset_spec(p, t, tier="lite", sandbox="local") for p in plans for t in p.targets]
     assert len({s.seed for s in specs}) == len(specs)
     assert {s.env_kwargs["split"] for s in specs} == {"heldout"}
@@ -53,29 +67,29 @@ def test_bad_requests_are_named() -> None:
     with pytest.raises(UnknownNameError, match="kidney_tumor"):
         evaluate("nop", task="kidney_tumour")
     with pytest.raises(ConfigError, match="frozen"):
-        evaluate("nop", suite="lite-mini", repeats=1000)
+        evaluate("nop", suite="seg-mini", repeats=1000)
     with pytest.raises(ConfigError, match="at least 1"):
-        evaluate("nop", suite="lite-mini", repeats=0)
+        evaluate("nop", suite="seg-mini", repeats=0)
     with pytest.raises(UnknownNameError, match="local"):
-        evaluate("nop", suite="lite-mini", sandbox="locale")
+        evaluate("nop", suite="seg-mini", sandbox="locale")
 
 
 def test_an_instance_that_is_not_the_frozen_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import bat_env.tasks as tasks
 
-    suite = load_suite("lite-mini")
+    suite = load_suite("seg-mini")
     changed = suite.entries[0].model_copy(update={"digest": "0" * 64})
     forged = type(suite)(suite.name, suite.digest, (changed, *suite.entries[1:]))
     monkeypatch.setitem(vars(tasks), "load_suite", lambda name: forged)
     with pytest.raises(TaskError, match="frozen digest"):
-        evaluate("nop", suite="lite-mini", repeats=1, sandbox="local")
+        evaluate("nop", suite="seg-mini", repeats=1, sandbox="local")
 
 
 def test_scripted_agents_on_the_reduced_suite(tmp_path: Path) -> None:
     summaries = {}
     for name in ("nop", "naive", "oracle"):
         evaluation = evaluate(
-            name, suite="lite-mini", repeats=2, sandbox="local", trajectory_dir=tmp_path / name
+            name, suite="seg-mini", repeats=2, sandbox="local", trajectory_dir=tmp_path / name
         )
         assert evaluation.invalid == 0 and len(evaluation.cells) == 2
         for cell in evaluation.cells:
@@ -85,6 +99,15 @@ def test_scripted_agents_on_the_reduced_suite(tmp_path: Path) -> None:
     assert summaries["nop"]["overall"] == 0.0
     assert summaries["naive"]["overall"] <= 0.45
     assert summaries["oracle"]["overall"] >= 0.75 and summaries["oracle"]["agentic"] >= 0.95
+
+
+def test_tracks_share_sandboxes_and_make_one_leaderboard_row() -> None:
+    played = evaluate("oracle", suite="lite-mini", repeats=1, sandbox="local")
+    tracks = {entry.task.split("/")[0] for entry in load_suite("lite-mini").entries}
+    assert played.invalid == 0 and len(played.cells) == len(tracks)
+    row = leaderboard_row(played.summary())
+    assert {name for name in TRACKS if row[TRACKS[name]] != ABSENT} == tracks
+    assert all(score >= 0.75 for score in played.summary()["tracks"].values())
 
 
 def test_scripted_agents_at_full_size() -> None:
@@ -112,9 +135,9 @@ class Curious:
 
 def test_an_agent_is_not_told_which_held_out_instance_it_plays() -> None:
     played = evaluate(
-        AgentSource("curious", make=Curious), suite="lite-mini", repeats=1, sandbox="local"
+        AgentSource("curious", make=Curious), suite="seg-mini", repeats=1, sandbox="local"
     )
-    cell, entry = played.cells[0], load_suite("lite-mini").entries[0]
+    cell, entry = played.cells[0], load_suite("seg-mini").entries[0]
     assert cell.valid and cell.index == entry.index
     told = Curious.seen[1]
     assert told["task"] == entry.task and {"stage", "tier", "size", "turns_left"} <= set(told)
@@ -142,14 +165,14 @@ def test_a_cell_without_a_score_is_played_again_and_never_zero() -> None:
     tries = episodes.ATTEMPTS
     Fragile.deaths, Fragile.limit = 0, tries + 1
     source = AgentSource("fragile", make=Fragile)
-    played = evaluate(source, suite="lite-mini", repeats=1, sandbox="local")
+    played = evaluate(source, suite="seg-mini", repeats=1, sandbox="local")
     assert played.invalid == 0 and played.overall == 0.0 and played.cells[0].attempts == 2
     Fragile.deaths, Fragile.limit = 0, 10_000
-    dead = evaluate(source, suite="lite-mini", repeats=1, sandbox="local")
+    dead = evaluate(source, suite="seg-mini", repeats=1, sandbox="local")
     assert dead.invalid == 1 and dead.overall is None
     assert dead.cells[0].attempts == ATTEMPTS and Fragile.deaths == ATTEMPTS * tries
 
 
 def test_a_source_that_plays_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="neither"):
-        _player(check_request(AgentSource("x"), suite="lite-mini", sandbox="local"))
+        _player(check_request(AgentSource("x"), suite="seg-mini", sandbox="local"))

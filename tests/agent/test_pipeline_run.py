@@ -34,8 +34,8 @@ def small_config(rounds: int = 1) -> Any:
     bank = BankSettings(per_cell=1, demos=16)
     config = demo_config(backend="local", rounds=rounds, steps=None, preset=preset, bank=bank)
     suites = {
-        "controller": SuiteSettings(suite="lite-mini-controller", repeats=2),
-        "final": SuiteSettings(suite="lite-mini", repeats=2),
+        "controller": SuiteSettings(suite="seg-mini-controller", repeats=2),
+        "final": SuiteSettings(suite="seg-mini", repeats=2),
     }
     return config.model_copy(update=suites)
 

@@ -48,7 +48,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, backend: str) -> tuple[Path,
 
 @pytest.fixture(scope="module")
 def station(backend: str) -> Iterator[Station]:
-    made = Station(backend, of_suites(["lite-mini"]))
+    made = Station(backend, of_suites(["seg-mini"]))
     yield made
     made.close()
 
@@ -266,7 +266,7 @@ def test_a_good_state_is_admitted(station: Station) -> None:
 
 
 def test_held_out_material_is_refused(station: Station) -> None:
-    case = load_suite("lite-mini").entries[0].instance().cases[0]
+    case = load_suite("seg-mini").entries[0].instance().cases[0]
     verdict = judge(station, workspace={f"outputs/{case}/dseg.nii.gz": b"x"})
     assert verdict.state is None and verdict.reason == "leakage"
 

@@ -18,7 +18,7 @@ TASK = "seg/kidney_tumor"
 
 @pytest.fixture(scope="module")
 def suite() -> Suite:
-    return load_suite("lite-mini")
+    return load_suite("seg-mini")
 
 
 @pytest.fixture(scope="module")

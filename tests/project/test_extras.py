@@ -49,7 +49,7 @@ def run(python: Path, module: str, *arguments: str, cwd: Path) -> subprocess.Com
     [
         ("bat_agent.cli", "demo --out run", "train"),
         ("bat_agent.cli", "train --out run", "train"),
-        ("bat_agent.cli", "eval --agent naive --suite lite-mini --sandbox local", "sandbox-local"),
+        ("bat_agent.cli", "eval --agent naive --suite seg-mini --sandbox local", "sandbox-local"),
         ("bat_env.cli", "bank build --backend local --path run", "sandbox-local"),
     ],
 )
