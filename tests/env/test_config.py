@@ -13,7 +13,7 @@ import pytest
 import bat_env
 from bat_env.config import check_backend
 from bat_env.env import AutoMedEnv
-from bat_env.errors import BankError, ConfigError, UnknownNameError
+from bat_env.errors import BankError, ConfigError, DataError, UnknownNameError
 from bat_env.sandbox import resolve_backend
 
 
@@ -74,8 +74,12 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"distribution": {"S1": -1}}, ConfigError, ">= 0"),
     ({"distribution": {"S1": 0}}, ConfigError, "above 0"),
     ({"pool_size": 0}, ConfigError, "pool_size"),
-    ({"judge": "gpt"}, ConfigError, r"judge must be None.*got 'gpt'\. Leave it out"),
-    ({"data": "/data"}, ConfigError, r"data must be None.*got '/data'\. Leave it out"),
+    ({"judge": "gpt"}, ConfigError, r"judge must be None, a Judge, or a mapping.*got 'gpt'"),
+    ({"judge": {"model": "m"}}, ConfigError, "judge must name base_url"),
+    ({"judge": {"base_url": "http://x/v1", "modle": "m"}}, UnknownNameError, "mean 'model'"),
+    ({"judge": {"base_url": "x", "model": "m"}}, ConfigError, "judge: base_url: must be an addr"),
+    ({"data": 3}, ConfigError, "data must be a folder made by `bat-env data stage`, or None"),
+    ({"data": "/nonexistent"}, DataError, r"/nonexistent does not exist\. Stage the data"),
     ({"bank": 3}, ConfigError, "bank must be a folder path or an open Bank, got 3"),
     ({"bank": "/nonexistent"}, ConfigError, "'/nonexistent'.*bat-env bank build"),
     ({"trajectory_dir": 4}, ConfigError, "trajectory_dir must be a folder path or None, got 4"),
