@@ -11,6 +11,8 @@ from typing import Final
 
 from bat_env.task_rules.drawn import drawn
 from bat_env.tasks import Task, load_task, task_ids
+from bat_env.tasks.digests import committed, measured
+from bat_env.tasks.discovery import builtin_root
 from bat_env.tasks.instance import SPLITS
 from bat_env.tasks.spec import TaskSpec
 
@@ -86,21 +88,20 @@ def normal_cases(task: Task) -> None:
     assert free and diseased, "Cases with and without a finding must exist."
 
 
-_DIGESTS: Final = """\
-import sys
+_MEASURE: Final = """\
+import json, sys
 from bat_env.tasks import load_task
-task = load_task(sys.argv[1])
-print([task.instance("dev", i, s).digest for i, s in ((0, "mini"), (3, "mini"), (0, "full"))])
+from bat_env.tasks.digests import measured
+print(json.dumps(measured(load_task(sys.argv[1]))))
 """
 
 
 def determinism(task: Task) -> None:
-    """The same instance comes out of another process, whatever its hash seed."""
-    wanted = (("mini", 0), ("mini", 3), ("full", 0))
-    here = str([task.instance("dev", i, s).digest for s, i in wanted])  # type: ignore[arg-type]
+    """The same instances come out here, in another process, and when they were written down."""
+    here = measured(task)
     places = [str(task.folder.parent.parent), os.environ.get("BAT_TASKS_PATH", "")]
     done = subprocess.run(
-        [sys.executable, "-c", _DIGESTS, task.id],
+        [sys.executable, "-c", _MEASURE, task.id],
         env={
             **os.environ,
             "PYTHONHASHSEED": "7",
@@ -110,6 +111,16 @@ def determinism(task: Task) -> None:
         text=True,
         check=False,
     )
-    assert done.stdout.strip() == here, (
+    assert done.returncode == 0 and json.loads(done.stdout) == here, (
         f"generate() is not deterministic across processes. {done.stderr[-300:]}"
     )
+    if task.folder.is_relative_to(builtin_root()):
+        written = committed().get(task.id)
+        assert written is not None, (
+            f"envs/digests.json does not have the task. Run: python envs/digests.py {task.id}"
+        )
+        changed = [name for name, digest in here.items() if written.get(name) != digest]
+        assert not changed, (
+            f"generate() gives another instance {changed[0]} than envs/digests.json says. Restore "
+            f"it, or make a new version and run: python envs/digests.py {task.id}"
+        )
