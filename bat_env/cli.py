@@ -16,6 +16,7 @@ from bat_env import __version__, command_line
 from bat_env.data_cli import data_app
 from bat_env.errors import BatError, SandboxUnavailableError
 from bat_env.extras import EXTRAS, HOST_BACKENDS, install, there
+from bat_env.judge_cli import judge_app
 from bat_env.tasks_cli import tasks_app
 from bat_env.trajectory_cli import explain, rescore
 
@@ -34,6 +35,7 @@ app.add_typer(image_app, name="image")
 app.add_typer(bank_app, name="bank")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(data_app, name="data")
+app.add_typer(judge_app, name="judge")
 app.command("explain")(explain)
 app.command("rescore")(rescore)
 

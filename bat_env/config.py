@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from bat_env.data import StagedTask, open_staged
 from bat_env.errors import ConfigError, shown, unknown_name
+from bat_env.judge import Judge, make_judge
 from bat_env.sandbox import backend_name
 from bat_env.sandbox.base import Limits, Sandbox
 from bat_env.stages import OUTCOMES, Stage
@@ -51,6 +52,7 @@ class EnvConfig:
         on_sandbox_error: ``"raise"`` or ``"truncate"``.
         pool_size: Warm sandboxes of the shared pool, or ``None``: its default.
         trajectory_dir: Folder of trajectories, or ``None``.
+        judge: Reader of prose, or ``None``.
     """
 
     track: str | None
@@ -66,6 +68,7 @@ class EnvConfig:
     on_sandbox_error: str
     pool_size: int | None
     trajectory_dir: Path | None
+    judge: Judge | None = None
 
     @property
     def staged(self) -> StagedTask | None:
@@ -122,11 +125,7 @@ def make_config(
         one_of("size", size, SIZES)
     one_of("on_sandbox_error", on_sandbox_error, ON_SANDBOX_ERROR)
     focus = None if stage is None else Stage.parse(stage)
-    if judge is not None:
-        raise ConfigError(
-            f"judge must be None: contract version 1 scores host evidence only, got {judge!r}. "
-            "Leave it out."
-        )
+    reader = make_judge(judge)
     if pool_size is not None and (not is_int(pool_size) or pool_size < 1):
         raise ConfigError(f"pool_size must be a whole number >= 1 or None, got {pool_size!r}.")
     chosen: Task | None
@@ -136,6 +135,7 @@ def make_config(
         chosen = choose_staged(data, track, task)
         if focus not in (None, Stage.E2E) or distribution is not None:
             raise ConfigError(no_bank(chosen))
+        keep_here(reader)
     if chosen is not None and tier not in chosen.spec.tiers:
         raise unknown_name(f"tier of {chosen.spec.id}", tier, chosen.spec.tiers)
     return EnvConfig(
@@ -152,6 +152,22 @@ def make_config(
         on_sandbox_error=on_sandbox_error,
         pool_size=pool_size,
         trajectory_dir=None if trajectory_dir is None else check_directory(trajectory_dir),
+        judge=reader,
+    )
+
+
+def keep_here(judge: Judge | None) -> None:
+    """Refuse to send what agents write about real data to another machine.
+
+    Raises:
+        ConfigError: If the judge is not on this machine and nobody has allowed it.
+    """
+    if judge is None or judge.config.local or judge.config.data_may_leave:
+        return
+    raise ConfigError(
+        f"judge: {judge.config.base_url} is not on this machine, and what an agent writes about "
+        "staged real data may repeat parts of it. Use a judge on 127.0.0.1, or say "
+        "data_may_leave=True if the terms of the data allow it."
     )
 
 

@@ -20,7 +20,8 @@ from bat_env.episode import Episode, Status, Turn
 from bat_env.errors import BatError, GraderError, SandboxError
 from bat_env.evidence import freeze
 from bat_env.grader import shared_grader
-from bat_env.info import public_info, score_info, start_info
+from bat_env.info import judge_info, public_info, score_info, start_info
+from bat_env.judge import Judge, JudgeConfig
 from bat_env.montage import montage
 from bat_env.render import outputs_of, scoreboard
 from bat_env.rubric.base import RubricResult
@@ -64,7 +65,9 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         bank: Folder of the Stage Bank (must exist) or an open one; ``None`` for the default folder.
         distribution: ``"uniform"`` or stage name -> weight: draw every start from the bank.
         limits: Changes to the task's sandbox limits, for example ``{"memory_mb": 1024}``.
-        judge: Only ``None`` in contract version 1.
+        judge: ``None``, or an OpenAI-compatible LLM that reads prose of S1-S3 at hand-in: a
+            :class:`~bat_env.judge.Judge`, or its configuration, for example ``{"base_url":
+            "http://127.0.0.1:8000/v1", "model": "my-model"}``. It changes the rubric digest.
         render_mode: ``"ansi"``, ``"rgb_array"`` or ``None``.
         on_sandbox_error: ``"raise"``, or ``"truncate"`` for vector environments: the step returns
             truncated, ``info["status"]`` is ``"invalid"``, ``info["error"]`` says why, and
@@ -92,7 +95,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         bank: str | Path | StateSource | None = None,
         distribution: str | Mapping[str, float] | None = None,
         limits: Limits | Mapping[str, Any] | None = None,
-        judge: None = None,
+        judge: Judge | JudgeConfig | Mapping[str, Any] | None = None,
         render_mode: str | None = None,
         on_sandbox_error: str = "raise",
         pool_size: int | None = None,
@@ -242,7 +245,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             super().reset(seed=seed)
             episode_seed = int(self.np_random.integers(2**63))
             start = self._starter.draw(chosen, self.np_random)
-            contract = contract_of(start)
+            contract = contract_of(start, self._config.judge)
             files = start.files()
         except BaseException:
             self._np_random, self._np_random_seed = before
@@ -257,8 +260,10 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             "workspace_digest": manifest_digest(manifest),
             "rubric_digest": contract.digest,
         }
-        self._scoring = Scoring(start, contract, self._episode)
-        observation = self._observe(start.brief())
+        judge = self._config.judge
+        self._scoring = Scoring(start, contract, self._episode, judge)
+        prose = "" if judge is None else judge.brief(start.task.spec, contract)
+        observation = self._observe(start.brief() + prose)
         info = self._info()
         if self._recorder is not None:
             self._recorder.start(observation, info)
@@ -408,6 +413,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
             "turns_left": self.budgets.turns - len(self.episode.turns),
             "calls_left": self.budgets.calls - len(self.episode.cells),
             "status": self.episode.status,
+            **judge_info(self.episode),
         }
         if valid is not None:
             info |= {"valid": valid, "error": error}

@@ -116,6 +116,8 @@ class Evidence:
         plan_image: What decoding ``plan/plan.png`` in the grader process gave.
         versions: Package name -> version inside the sandbox image.
         probe_expected: Private expected ``{"mean", "std"}`` of the network on the probe input.
+        judge: Where a judge is on: its model, the digests of prompt and contract, and its findings
+            by item, JSON-able (see :mod:`bat_env.judge`).
         lost: Kind of evidence (a field name above) -> how infrastructure lost it. Items that rest
             on it become null, never 0.
     """
@@ -132,6 +134,7 @@ class Evidence:
     plan_image: Mapping[str, Any] | None = None
     versions: Mapping[str, str] | None = None
     probe_expected: Mapping[str, float] | None = None
+    judge: dict[str, Any] | None = None
     lost: dict[str, str] = field(default_factory=dict)
 
 

@@ -59,6 +59,19 @@ class GraderError(BatError):
     """The grader process failed for a reason that is not the agent's: the score is null."""
 
 
+class JudgeError(BatError):
+    """The judge gave no usable answer: its items are null, and the score is that of the rules.
+
+    Attributes:
+        retry: Whether asking again may help.
+        wait_s: How long the server asked to wait, seconds, or ``None``.
+    """
+
+    def __init__(self, message: str, *, retry: bool = True, wait_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry, self.wait_s = retry, wait_s
+
+
 class SandboxError(BatError):
     """The sandbox failed for a reason that is not the agent's: the episode is invalid (null)."""
 

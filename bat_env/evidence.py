@@ -26,6 +26,7 @@ from bat_env.episode import (
     Violation,
 )
 from bat_env.errors import BatError
+from bat_env.judge import judged_contract
 from bat_env.rubric import RubricContract, compile_contract
 from bat_env.rubric.base import Context, RubricResult
 from bat_env.rubric.claims import MAX_JSON_BYTES
@@ -272,7 +273,8 @@ def rescore(record: Mapping[str, Any]) -> Rescored:
         BatError: If the record cannot be read.
     """
     episode, context = thaw(record)
-    contract = _contract(context.spec, episode.tier, episode.focus, episode.outcome)
+    rules = _contract(context.spec, episode.tier, episode.focus, episode.outcome)
+    contract = judged_contract(rules, context.spec, episode.evidence.judge)
     rewards: list[float] = []
     score = 0.0
     current = dict(episode.initial)

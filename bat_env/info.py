@@ -16,7 +16,7 @@ from bat_env.tasks.spec import TaskSpec
 from bat_env.taxonomy import faults, tally
 from bat_env.trajectory import plain
 
-PRIVATE_KEYS: Final[frozenset[str]] = frozenset({"score", "items", "components", "result"})
+PRIVATE_KEYS: Final[frozenset[str]] = frozenset({"score", "items", "components", "result", "judge"})
 """Keys of ``info`` for trainers only; agents and doors never see them during an episode."""
 
 IDENTITY_KEYS: Final[frozenset[str]] = frozenset(
@@ -48,6 +48,26 @@ def start_info(episode: Episode, index: int, digests: Mapping[str, str]) -> dict
         "index": index,
         **digests,
     }
+
+
+def judge_info(episode: Episode) -> dict[str, Any]:
+    """Which judge has a part in the score: ``{"judge": ...}``, or nothing where there is none.
+
+    Its model and the digests of its prompt and contract; no finding.
+    """
+    judge = episode.evidence.judge
+    if judge is None:
+        return {}
+    return {"judge": {k: judge[k] for k in ("model", "prompt_digest", "contract_digest")}}
+
+
+def _read_by_judge(episode: Episode, rubric: RubricResult) -> dict[str, Any]:
+    """The judge's part in a result: identity, findings, and what the rules alone say."""
+    judge = episode.evidence.judge
+    if judge is None:
+        return {}
+    rules = rubric.components.get("rules", {})
+    return {"judge": {**plain(judge), "rules_score": rules.get("score")}}
 
 
 def score_info(
@@ -115,6 +135,7 @@ def final_result(
         "calls": len(episode.cells),
         "errors": failures_of(episode),
         "taxonomy": tally(faults(episode, rubric, spec)),
+        **_read_by_judge(episode, rubric),
     }
 
 

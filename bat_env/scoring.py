@@ -7,6 +7,7 @@ import functools
 from bat_env.episode import Episode, Status, Violation
 from bat_env.errors import BankError, SandboxError
 from bat_env.grader import shared_grader
+from bat_env.judge import Judge
 from bat_env.rubric import RubricContract, compile_contract
 from bat_env.rubric.base import Context, RubricResult
 from bat_env.sandbox.pool import Beside
@@ -23,8 +24,12 @@ def shared_verifier(pool: Beside) -> Verifier:
     return Verifier(pool, shared_grader())
 
 
-def contract_of(start: Start) -> RubricContract:
+def contract_of(start: Start, judge: Judge | None = None) -> RubricContract:
     """The rubric of a start.
+
+    Args:
+        start: What an episode is started from.
+        judge: Adds its items, if there is one; bank states are admitted without.
 
     Raises:
         BankError: If its bank state was admitted under another one.
@@ -37,7 +42,7 @@ def contract_of(start: Start) -> RubricContract:
             f"State {start.state_id} was admitted under another rubric contract. Run "
             "`bat-env bank build`."
         )
-    return contract
+    return contract if judge is None else judge.contract(contract, start.task.spec)
 
 
 class Scoring:
@@ -47,14 +52,24 @@ class Scoring:
         start: What the episode was started from.
         contract: Its rubric.
         episode: Its record.
+        judge: Reads prose at hand-in, if there is one.
 
     Attributes:
         score: In [0, 1], a multiple of 2**-20.
         rubric: The last evaluation; ``None`` before the first.
     """
 
-    def __init__(self, start: Start, contract: RubricContract, episode: Episode) -> None:
+    def __init__(
+        self,
+        start: Start,
+        contract: RubricContract,
+        episode: Episode,
+        judge: Judge | None = None,
+    ) -> None:
         self._start, self._contract, self._episode = start, contract, episode
+        self._judge = judge
+        if judge is not None:
+            episode.evidence.judge = judge.identity(contract)
         self.score = 0.0
         self.rubric: RubricResult | None = None
 
@@ -79,6 +94,9 @@ class Scoring:
             return self._move_to(0.0)
         verifier = shared_verifier(bench.pool.beside)
         verifier.gather(episode, start.task, start.instance, bench.current, dict(start.workspace))
+        if self._judge is not None:
+            read = bench.current.read
+            self._judge.gather(episode, start.task.spec, self._contract, read)
         rubric = self._evaluate(final=True)
         if rubric.score is None:
             lost = "; ".join(episode.evidence.lost.values()) or "no reason was recorded"

@@ -62,6 +62,7 @@ class Item:
             together over a stage's items they make eta.
         predicate: Decides it.
         at_hand_in: Truth-based or re-run: pending until hand-in.
+        source: ``"host"``, or ``"judge"`` for prose that the optional LLM judge reads.
     """
 
     id: str
@@ -71,6 +72,7 @@ class Item:
     evidence: tuple[str, ...] = ()
     weight: float = 1.0
     at_hand_in: bool = False
+    source: Literal["host", "judge"] = "host"
 
 
 @dataclass(frozen=True, slots=True)
