@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import tempfile
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -37,6 +38,7 @@ _WHITE: Final = (255, 255, 255)
 _PICTURES: Final = (".png", ".jpg", ".jpeg")
 _VOLUMES: Final = (".nii.gz", ".nii")
 _LINE_CHARS: Final = 40
+_LINES: Final = 9
 
 Picture = NDArray[np.uint8]
 
@@ -236,10 +238,11 @@ def _boxed(image: Image.Image, boxes: tuple[Box, ...]) -> Picture:
 def _written(lines: tuple[str, ...]) -> Picture:
     canvas = Image.new("RGB", (2 * TILE, TILE))
     pen = ImageDraw.Draw(canvas)
-    for number, line in enumerate(lines[:9]):
+    rows = [row for line in lines for row in textwrap.wrap(line, _LINE_CHARS) or [""]]
+    for number, row in enumerate(rows[:_LINES]):
         pen.text(
             (6, 18 + 12 * number),
-            line[:_LINE_CHARS].encode("latin-1", "replace").decode("latin-1"),
+            row.encode("latin-1", "replace").decode("latin-1"),
             fill=_WHITE,
         )
     return np.asarray(canvas)

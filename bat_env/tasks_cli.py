@@ -51,11 +51,13 @@ def show(
     ] = Path("task.png"),
     as_json: AsJson = False,
 ) -> None:
-    """Show a task: its contract, an instance, and a picture of three cases."""
+    """Show a task: its contract, an instance, and a picture of three cases with their truth."""
     from PIL import Image
 
     from bat_env.config import one_of
     from bat_env.grader import shared_grader
+    from bat_env.metrics.floors import cases_of
+    from bat_env.metrics.truths import true_files
     from bat_env.montage import montage
     from bat_env.stages import Stage
     from bat_env.tasks import load_task, public_spec, render_brief
@@ -64,7 +66,9 @@ def show(
     one_of("size", size, SIZES)
     task = load_task(name)
     drawn = task.instance("train", index, size)  # type: ignore[arg-type]
-    image = Image.fromarray(montage(task, drawn, {}, shared_grader(), cases=3))
+    files = true_files(task.spec, cases_of(drawn))
+    truths = {case: files[task.spec.output.path.format(case=case)] for case in drawn.cases}
+    image = Image.fromarray(montage(task, drawn, truths, shared_grader(), cases=3))
     picture.parent.mkdir(parents=True, exist_ok=True)
     image.save(picture)
     if as_json:
@@ -85,7 +89,7 @@ def show(
     for mistake in task.mistakes:
         costs = ", ".join(f"{part} {cost:g}" for part, cost in mistake.costs.items())
         print(f"  {mistake.id}: {mistake.title} ({mistake.source}; costs {costs})")
-    print(f"Picture of three cases: {picture}")
+    print(f"Picture of three cases with their truth: {picture}")
 
 
 @tasks_app.command("check")

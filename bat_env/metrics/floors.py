@@ -212,11 +212,13 @@ def trivial_outputs(file: str, instance: Instance) -> dict[str, Files]:
     """
     task = task_of(file)
     prior = [task.instance("train", index, instance.size) for index in range(_PRIOR_INSTANCES)]
-    seen = [case for drawn in prior for case in _cases(drawn)]
-    return trivial_files(task.spec, _cases(instance), seen)
+    seen = [case for drawn in prior for case in cases_of(drawn)]
+    return trivial_files(task.spec, cases_of(instance), seen)
 
 
-def _cases(instance: Instance) -> list[Case]:
+def cases_of(instance: Instance) -> list[Case]:
+    """The cases of an instance with their truths and inputs, and no output."""
+
     def within(tree: Mapping[str, bytes], case: str) -> dict[str, bytes]:
         start = f"{case}/"
         return {p.removeprefix(start): data for p, data in tree.items() if p.startswith(start)}

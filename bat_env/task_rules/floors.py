@@ -1,14 +1,26 @@
-"""Outputs that need no look at an image score next to nothing."""
+"""Outputs that need no look at an image score next to nothing, and the truth everything."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from bat_env.grader import shared_grader
+from bat_env.metrics.floors import cases_of
+from bat_env.metrics.truths import true_files
 from bat_env.task_rules.drawn import drawn
 from bat_env.tasks import Task
 
 MAX_FLOOR: Final = 0.10
+MIN_TRUTH: Final = 0.99
+
+
+def full_marks(task: Task) -> None:
+    """The truth, handed in as an agent would write it, is valid and scores 1."""
+    grader = shared_grader()
+    for made in drawn(task, count=2):
+        grade = grader.grade(task, made, true_files(task.spec, cases_of(made)))
+        assert all(grade.valid.values()), f"The truth is no valid output: {dict(grade.messages)}."
+        assert grade.score >= MIN_TRUTH, f"The truth itself scores {grade.score:.3f}."
 
 
 def floors(task: Task) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
+from bat_env.errors import SandboxError
 from bat_env.stages import Stage
 from bat_env.task_rules import episodes as rules
 from bat_env.task_rules.briefs import briefs
 from bat_env.task_rules.bundle import bundle
 from bat_env.task_rules.contract import contract
-from bat_env.task_rules.floors import floors
+from bat_env.task_rules.floors import floors, full_marks
 from bat_env.task_rules.instances import determinism, normal_cases, splits, variety, world
 from bat_env.task_rules.playing import Player
 from bat_env.task_rules.privacy import privacy
@@ -36,6 +37,7 @@ FOLDER_RULES: Final[tuple[FolderRule, ...]] = (
     bundle,
     briefs,
     scripts,
+    full_marks,
     floors,
 )
 """Rules that need no sandbox."""
@@ -97,4 +99,8 @@ def _wrong(rule: Callable[[], Any]) -> str:
         rule()
     except AssertionError as error:
         return str(error).split("\nassert ")[0] or "failed"
+    except SandboxError:
+        raise  # Nothing that the folder could mend.
+    except Exception as error:  # A folder's own code runs here; its other rules are still worth it.
+        return f"raised {type(error).__name__}: {error}"
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bat_env.errors import SandboxError
 from bat_env.sandbox.base import CellResult
-from bat_env.task_rules import FOLDER_RULES, Played, Player, cpu, episodes
+from bat_env.task_rules import FOLDER_RULES, Played, Player, cpu, episodes, run, run_rules
 from bat_env.task_rules.run import SAMPLE, sample
 from bat_env.tasks import Mistake, Task, load_task, task_ids
 from bat_env.tasks.scaffold import new_task
@@ -151,6 +153,21 @@ def test_the_time_of_children_counts() -> None:
         child.communicate(b"\n")
     ended = cpu.tree_cpu_s()
     assert running is not None and ended is not None and ended >= running - 0.02
+
+
+def test_code_that_raises_is_a_finding_and_a_dead_sandbox_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "cls" / "skin_lesion"
+    shutil.copytree(load_task("cls/skin_lesion").folder, folder)
+    path = folder / "generate.py"
+    path.write_text(path.read_text() + "\n\ndef generate(*_):\n    return {}['seed']\n")
+    found = dict(run_rules(Task(folder), depth="files"))
+    assert found["contract"] == "raised KeyError: 'seed'" and found["bundle"] == ""
+
+    def dead() -> None:
+        raise SandboxError("gone")
+
+    with pytest.raises(SandboxError):
+        run._wrong(dead)
 
 
 # ------------------------------------------------------------------------------- the sample
