@@ -86,6 +86,9 @@ class GradeResult:
         secondary: Metric name -> value (``None`` where undefined).
         ci95: Bootstrap interval of ``score`` over cases.
         properties: Case id -> host-measured facts of the file (shape, dtype, labels, volumes).
+        answers: Case id -> what was answered without what belongs to the case, where two cases may
+            have the same answer.
+        trivial: Case id -> name of the trivial method whose output this is.
     """
 
     score: float
@@ -95,6 +98,8 @@ class GradeResult:
     secondary: Mapping[str, float | None] = field(default_factory=dict)
     ci95: tuple[float, float] = (0.0, 0.0)
     properties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
+    trivial: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -105,9 +110,10 @@ class Evidence:
         files: Workspace path -> bytes, read back by the host at hand-in (bounded, regular).
         grade: Grading of ``outputs/`` against the truth.
         grade_own: The same of this episode's own outputs alone, where others lie beside them.
-        pilot: Host-measured properties of the pilot output (shape, affine, dtype, labels, volumes);
-            in recovery states also the score of the inherited pipeline on that case, and where
-            that proves nothing, mean scores of clean runs before and now on several cases.
+        pilot: Host-measured properties of the pilot output (shape, affine, dtype, labels, volumes),
+            and its agreement with a clean run of ``predict.py`` on that case; in recovery states
+            also the score of the inherited pipeline on that case, and where that proves nothing,
+            mean scores of clean runs before and now on several cases.
         probe_rerun: ``predict.py`` on the unseen probe case, and whether its output is valid.
         batch_rerun: ``predict.py`` on one random case of the batch.
         batch_rerun_case: That case.

@@ -17,6 +17,7 @@ from bat_env.grader.preview import Preview, unpack
 from bat_env.tasks.instance import Instance
 from bat_env.tasks.spec import TaskSpec
 
+_ANSWER_CHARS: Final[int] = 200
 _KEPT_INSTANCES: Final[int] = 64
 """Instances whose truth-side numbers are kept."""
 
@@ -70,7 +71,8 @@ class Grader:
         Returns:
             ``readable``, ``valid``, ``message``; where readable also what the metric measures of
             the file (``shape``, ``affine_ok``, ``dtype``, ``labels``, ``values``), ``quantity``
-            (the pilot's sanity value) and ``case_score``.
+            (the pilot's sanity value) and ``case_score``; ``answer`` and ``trivial`` as in
+            :class:`~bat_env.metrics.CaseScore`.
 
         Raises:
             GraderError: If the grader failed, or ``case`` is not a case of the instance.
@@ -88,6 +90,8 @@ class Grader:
             "valid": row.get("valid") is True,
             "message": str(row.get("message", ""))[:300],
             "case_score": _unit(row.get("score")),
+            "answer": str(row.get("answer", ""))[:_ANSWER_CHARS],
+            "trivial": str(row.get("trivial", ""))[:_ANSWER_CHARS],
         }
 
     def agreement(self, task: HasSpec, a: bytes, b: bytes, case: str = "") -> float:
@@ -263,7 +267,14 @@ def _result(total: Mapping[str, Any], rows: Mapping[str, Mapping[str, Any]]) -> 
         secondary={str(k): _number(v) for k, v in _table(total.get("secondary")).items()},
         ci95=(_unit(low), _unit(high)),
         properties={case: _table(row.get("properties")) for case, row in rows.items()},
+        answers=_words(rows, "answer"),
+        trivial=_words(rows, "trivial"),
     )
+
+
+def _words(rows: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, str]:
+    said = {case: str(row.get(key) or "")[:_ANSWER_CHARS] for case, row in rows.items()}
+    return {case: word for case, word in said.items() if word}
 
 
 @functools.cache

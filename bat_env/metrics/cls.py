@@ -224,6 +224,7 @@ class ClsBalancedAccuracy:
                 valid=True,
                 properties=facts[case.output],
                 parts={"predicted": index, "probabilities": shares},
+                answer=names[index],
             )
         return rows
 

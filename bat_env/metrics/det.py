@@ -44,6 +44,10 @@ _SAME_IOU: Final = 0.9
 _SAME_SCORE: Final = 0.05
 
 
+_COARSE: Final = 20
+"""Steps across a picture in which places of boxes are told apart between cases."""
+
+
 class DetParams(MetricParams):
     """Constants of the detection score."""
 
@@ -136,6 +140,17 @@ def _properties(spec: TaskSpec, boxes: Sequence[Box]) -> dict[str, Any]:
     return with_quantity(spec, {"readable": True, "affine_ok": True, **facts})
 
 
+def _answer(boxes: Sequence[Box], size: tuple[float, float]) -> str:
+    """Classes and coarse places, as parts of the picture: what two cases can have in common."""
+    width, height = size
+    scale = (width, height, width, height)
+    found = sorted(
+        (box.label, *(round(_COARSE * c / s) for c, s in zip(box.corners, scale, strict=True)))
+        for box in boxes
+    )
+    return " ".join(",".join(map(str, row)) for row in found) or "no boxes"
+
+
 class DetMap:
     """See the module."""
 
@@ -192,6 +207,7 @@ class DetMap:
                 valid=True,
                 properties=_properties(spec, boxes),
                 parts={"matches": [list(hit) for hit in hits]},
+                answer=_answer(boxes, size),
             )
         return rows
 

@@ -228,6 +228,7 @@ class ReportFindings:
                 secondary={"finding_f1": f1(said, real), "rouge_l": similarity},
                 properties=_properties(spec, text, said),
                 parts={"hits": hits, "claimed": len(said), "similarity": similarity},
+                answer=", ".join(sorted(" ".join(key).strip() for key in said)) or "no findings",
             )
         return rows
 

@@ -28,6 +28,9 @@ class CaseScore:
         secondary: Metric name -> value; ``None`` where it is not defined.
         properties: Host-measured facts of the output file.
         parts: JSON-able pieces that metrics over all cases pool (boxes, labels).
+        answer: What was answered, without what belongs to the case, where two cases may have the
+            same answer: a label, a letter, boxes, findings. Empty for images and masks.
+        trivial: Name of the trivial method whose output this is, or ``""``.
     """
 
     score: float
@@ -36,6 +39,8 @@ class CaseScore:
     secondary: Mapping[str, float | None] = field(default_factory=dict)
     properties: Mapping[str, Any] = field(default_factory=dict)
     parts: Mapping[str, Any] = field(default_factory=dict)
+    answer: str = ""
+    trivial: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,16 @@ def score_labels(spec: TaskSpec, truth: LabelMap, output: LabelMap) -> CaseScore
         message=message,
         secondary=secondary,
         properties={"readable": True, "affine_ok": True, **properties(spec, output)},
+        trivial=_trivial(spec, output),
     )
+
+
+def _trivial(spec: TaskSpec, output: LabelMap) -> str:
+    """One label everywhere is an answer without a look."""
+    first = int(output.labels.flat[0])
+    if (output.labels != first).any():
+        return ""
+    return f"all {spec.output.labels.get(first, 'background') if first else 'background'}"
 
 
 def score_case(

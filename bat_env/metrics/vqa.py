@@ -143,7 +143,9 @@ class VqaAccuracy:
                 rows[case.id] = CaseScore(0.0, False, f"the file {error}", properties=found)
                 continue
             right = float(answer == known["truth"][case.id])
-            rows[case.id] = CaseScore(right, True, properties=facts[case.output])
+            rows[case.id] = CaseScore(
+                right, True, properties=facts[case.output], answer=str(answer)
+            )
         return rows
 
     def total(

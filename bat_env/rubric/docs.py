@@ -36,6 +36,9 @@ unless it is found true.
   is the score: it is never turned into 0.
 - Items of order (decided at every step) count at the end only where an item that rests on truth
   holds in the same stage: files of any content in the right order earn nothing.
+- Nothing that is recorded of a pilot counts unless `predict.py` makes that output in a clean run,
+  and with a look at its input. Outputs of a trivial method, or one answer for every case, are no
+  inference: S2, S3 and S4 do not pay for them.
 - While an episode runs, items marked *hand-in* count as 0. They are decided once, at the end, on
   the last version of every file.
 - A recorded fact that the host finds false fails its item and is counted as a false claim.
@@ -103,6 +106,7 @@ def _constants(spec: TaskSpec) -> str:
         "cured pilot": f"case score of at least {pilot.cured_score:g} and {validate.CURED_STEP:g} "
         f"above the ill pipeline's on the same case; or of {validate.CURED_LEAST:g} and "
         f"{validate.CURED_GAIN:g} above it; or the same of the mean over clean runs",
+        "pilot and clean run of predict.py on its case": "agree at least as the batch does",
         "re-run agreement": f"at least {1 - spec.metric.rerun_tolerance:g}",
         "task margin": f"task score at least the best trivial answer + {submit.MARGIN:g}",
         "recorded JSON": f"at most {claims.MAX_JSON_BYTES // 1024} kB",

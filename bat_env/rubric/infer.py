@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from bat_env.episode import Episode, GradeResult
 from bat_env.rubric.base import Context, Item
 from bat_env.rubric.build import make_item
-from bat_env.rubric.claims import Fail, Lost, NotApplicable, matching, own_paths
+from bat_env.rubric.claims import Fail, Lost, NotApplicable, matching, own_paths, shown
 from bat_env.rubric.validate import output_pattern
 from bat_env.tasks.spec import TaskSpec
 
@@ -40,6 +41,20 @@ def open_cases(episode: Episode, ctx: Context) -> tuple[str, ...]:
     return tuple(c for c in ctx.instance.cases if not inherited.valid.get(c, False))
 
 
+def without_a_look(grade: GradeResult, cases: Sequence[str]) -> str:
+    """How outputs were made without a look at the inputs, or ``""``.
+
+    Every one is that of a trivial method, or all say the same, as no real inputs do.
+    """
+    methods = {grade.trivial.get(case, "") for case in cases}
+    if methods and "" not in methods:
+        return f"every output is {' or '.join(sorted(methods))}"
+    answers = {grade.answers.get(case, "") for case in cases}
+    if len(cases) > 1 and len(answers) == 1 and "" not in answers:
+        return f"every case has the same answer ({shown(answers.pop())})"
+    return ""
+
+
 def completed(episode: Episode, ctx: Context) -> tuple[float, str]:
     """Share of the open cases that are valid now, through this episode's work."""
     cases = open_cases(episode, ctx)
@@ -48,6 +63,10 @@ def completed(episode: Episode, ctx: Context) -> tuple[float, str]:
     own = own_paths(episode)
     grade = grade_of(episode)
     done = [c for c in cases if grade.valid.get(c) and ctx.spec.output.path.format(case=c) in own]
+    said = without_a_look(grade, done)
+    if said:
+        raise Fail(f"Nothing was inferred: {said}.")
+    done = [c for c in done if c not in grade.trivial]
     bad = next((f" {c}: {m}" for c, m in grade.messages.items() if c in cases), "")
     return len(done) / len(cases), f"{len(done)} of {len(cases)} cases are done validly.{bad}"
 
@@ -59,6 +78,9 @@ def reproducible(episode: Episode, ctx: Context) -> str:
     if invalid:
         why = grade.messages.get(invalid[0], "missing")
         raise Fail(f"Not all outputs are valid: {invalid[0]}: {why}")
+    said = without_a_look(grade, ctx.instance.cases)
+    if said:
+        raise Fail(f"Nothing was inferred: {said}.")
     rerun = episode.evidence.batch_rerun
     if rerun is None:
         raise Lost(episode.evidence.lost.get("batch_rerun", "predict.py was not re-run."))

@@ -110,7 +110,11 @@ def pilot_first(episode: Episode, ctx: Context) -> str:
 
 
 def _host(episode: Episode, ctx: Context) -> tuple[str, Mapping[str, Any]]:
-    """Pilot case and the host's properties of the pilot output."""
+    """Pilot case and the host's properties of the pilot output.
+
+    Nothing that is recorded of an output counts unless the pipeline makes it, and with a look at
+    its input: a pilot written by hand validates nothing.
+    """
     path = pilot_path(episode, ctx.spec)
     if path is None:
         raise Fail(f"Expected one file {pilot_pattern(ctx.spec)} written in this episode.")
@@ -119,6 +123,12 @@ def _host(episode: Episode, ctx: Context) -> tuple[str, Mapping[str, Any]]:
         raise Lost(episode.evidence.lost.get("pilot", "The pilot output was not inspected."))
     if not properties.get("readable"):
         raise Fail(f"{path} cannot be read: {properties.get('message', 'unknown format')}")
+    if properties.get("trivial"):
+        raise Fail(f"The pilot output is degenerate: it is {properties['trivial']}.")
+    agreement = as_number(properties.get("agreement"))
+    if agreement is not None and agreement < 1.0 - ctx.spec.metric.rerun_tolerance:
+        why = properties.get("rerun") or f"a clean run on that case agrees to {agreement:.3f} only"
+        raise Fail(f"The pilot output is not what pipeline/predict.py gives: {why}.")
     return path.split("/")[2], properties
 
 

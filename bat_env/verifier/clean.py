@@ -21,6 +21,7 @@ MAX_OUTPUT_BYTES: Final[int] = 32 * 1024 * 1024
 MAX_PIPELINE_BYTES: Final[int] = 256 * 1024
 MAX_PIPELINE_FILES: Final[int] = 64
 MAX_RECOVERY_CASES: Final[int] = 6
+MAX_LOOK_CASES: Final[int] = 8
 _MAX_KEPT_BYTES: Final[int] = 1024 * 1024
 _ALPHABET: Final[str] = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 
@@ -71,6 +72,15 @@ def recovery_cases(instance: Instance, pilot: str) -> tuple[str, ...]:
         key=lambda case: _drawn(instance, "recovery", case),
     )
     return (pilot, *others[: MAX_RECOVERY_CASES - 1])
+
+
+def look_cases(instance: Instance, case: str) -> tuple[str, ...]:
+    """Further cases on which a pipeline is run until one has another answer than ``case``."""
+    others = sorted(
+        (other for other in instance.cases if other != case),
+        key=lambda other: _drawn(instance, "look", other),
+    )
+    return tuple(others[:MAX_LOOK_CASES])
 
 
 def alias(instance: Instance, case: str) -> str:

@@ -24,6 +24,7 @@ from bat_env.verifier.clean import (
     Pool,
     alias,
     drawn_case,
+    look_cases,
     recovery_cases,
 )
 from bat_env.verifier.memo import Memo, key_of
@@ -201,11 +202,46 @@ class _Work:
             why = "it is too large or no regular file"
         else:
             seen = dict(self._inspected(case, self.evidence.files[path]))
+            if seen.get("valid"):
+                seen |= self._made_by_pipeline(lease, case, path)
             if self.episode.focus is Stage.S3 and self.episode.outcome == "recovery":
                 seen |= self._recovery(lease, case, seen, initial or {})
             self.evidence.pilot = seen
             return
         self.evidence.pilot = {"readable": False, "valid": False, "message": why}
+
+    def _made_by_pipeline(self, lease: Lease, case: str, path: str) -> dict[str, Any]:
+        """How far the pilot output agrees with a clean run, and whether the pipeline looks."""
+        rerun = self._rerun(lease, case, self._public(case), self.evidence.files)
+        if not rerun.ok:
+            return {"agreement": 0.0, "rerun": f"its clean run failed: {rerun.message}"}
+        found: dict[str, Any] = {
+            "agreement": self._agreement(case, self.evidence.files[path], rerun.output)
+        }
+        if setup.PREDICT in own_paths(self.episode):
+            said = self._unseeing(lease, case, rerun.output)
+            found |= {"trivial": said} if said else {}
+        return found
+
+    def _unseeing(self, lease: Lease, case: str, output: bytes) -> str:
+        """Whether the pipeline answers without a look at its input: how, or ``""``.
+
+        Where cases may have the same answer, other cases are run until one has another.
+        """
+        seen = self._inspected(case, output)
+        if seen.get("trivial") or not seen.get("answer"):
+            return str(seen.get("trivial", ""))
+        for other in look_cases(self.instance, case):
+            rerun = self._rerun(lease, other, self._public(other), self.evidence.files)
+            if not rerun.ok or self._inspected(other, rerun.output).get("answer") != seen["answer"]:
+                return ""
+        return "the same answer for every case"
+
+    def _agreement(self, case: str, a: bytes, b: bytes) -> float:
+        return self.memo.get(
+            key_of("agreement", self.about, case, a, b),
+            lambda: self.grader.agreement(self.task, a, b, case),
+        )
 
     def _recovery(
         self, lease: Lease, case: str, seen: Mapping[str, Any], initial: FileTree
@@ -267,8 +303,8 @@ class _Work:
             host = self._inspected(case, rerun.output)
             if not host.get("valid"):
                 rerun = RerunResult(False, f"its output is not valid: {host.get('message', '')}")
-            elif self.spec.track == "seg" and not any(host.get("labels", ())):
-                rerun = RerunResult(False, "its output is empty")
+            elif said := self._unseeing(lease, case, rerun.output):
+                rerun = RerunResult(False, f"it gives {said}")
         self.evidence.probe_rerun = rerun
 
     def batch(self, lease: Lease) -> None:
@@ -277,10 +313,7 @@ class _Work:
         rerun = self._rerun(lease, case, self._public(case), self.evidence.files)
         if rerun.ok:
             submitted = self.evidence.files[self.spec.output.path.format(case=case)]
-            self.evidence.batch_agreement = self.memo.get(
-                key_of("agreement", self.about, case, submitted, rerun.output),
-                lambda: self.grader.agreement(self.task, submitted, rerun.output, case),
-            )
+            self.evidence.batch_agreement = self._agreement(case, submitted, rerun.output)
         self.evidence.batch_rerun_case = case
         self.evidence.batch_rerun = rerun
 

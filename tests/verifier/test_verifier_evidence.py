@@ -82,7 +82,7 @@ def test_every_focus_gathers_what_it_needs_and_no_more(play, pool, instance):
         failed = [(v.item, v.state, v.message) for v in result.verdicts if v.state == "fail"]
         assert not failed, focus
         assert result.score == 1.0, focus
-        assert counting.leases == (focus in (Stage.S2, Stage.S4)), focus
+        assert counting.leases == (focus in (Stage.S2, Stage.S3, Stage.S4)), focus
 
 
 def test_a_second_gather_asks_for_nothing(play, pool):
@@ -110,7 +110,7 @@ def test_equal_work_is_verified_once(play, pool):
 def test_infrastructure_is_null_and_can_be_gathered_again(play, verifier):
     ran = play().gather(Verifier(NoPool(), shared_grader()))
     lost = ran.episode.evidence.lost
-    assert set(lost) == {"versions", "probe_rerun", "batch_rerun"}
+    assert set(lost) == {"versions", "pilot", "probe_rerun", "batch_rerun"}
     assert ran.result().score is None
     assert ran.state("S2.predict_runs")[0] == "null"
     assert ran.state("S1.facts_counts")[0] == "pass"
@@ -209,7 +209,7 @@ BROKEN = {
     "workspace": ("open('/workspace/secret.txt')\n" + GOOD, "FileNotFoundError"),
     "other cases": ("import os\nassert len(os.listdir('/data')) > 1\n" + GOOD, "AssertionError"),
     "known ids": ("import sys\nassert sys.argv[2][6:] in IDS\n" + GOOD, "AssertionError"),
-    "empty": (GOOD.replace("> 50", "> 5000"), "empty"),
+    "empty": (GOOD.replace("> 50", "> 5000"), "all background"),
     "wrong dtype": (GOOD.replace("np.uint8", "np.float32"), "not valid"),
     "wrong grid": (GOOD.replace("image.affine", "np.eye(4)"), "not valid"),
     "link": (
