@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Final
 
 from bat_env.grader import shared_grader
@@ -24,7 +25,7 @@ def full_marks(task: Task) -> None:
 
 
 def floors(task: Task) -> None:
-    """Trivial outputs score at most .10, and what task.yaml says of them."""
+    """Trivial outputs score at most .10, and what task.yaml says of them within the noise."""
     grader = shared_grader()
     totals: dict[str, list[float]] = {}
     for made in drawn(task):
@@ -36,5 +37,6 @@ def floors(task: Task) -> None:
     for method, value in means.items():
         assert value <= MAX_FLOOR, f"Trivial output {method} scores {value:.3f}."
         stated = task.spec.floors[method]
-        assert value <= stated + 0.02, f"{method} scores {value:.3f}, floors says {stated}."
+        slack = max(0.02, 3 * statistics.stdev(totals[method]) / len(totals[method]) ** 0.5)
+        assert value <= stated + slack, f"{method} scores {value:.3f}, floors says {stated}."
         assert stated <= MAX_FLOOR, f"Floor {method} is {stated}, more than {MAX_FLOOR}."

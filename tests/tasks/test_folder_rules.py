@@ -79,6 +79,41 @@ def test_a_new_task_passes_and_is_another_one(root: Path) -> None:
     check_task(task)
 
 
+TRACKS = sorted({name.split("/")[0] for name in task_ids()})
+
+
+def _edited(root: Path, track: str) -> Task:
+    """A scaffolded task whose author has begun to change its own files."""
+    folder = new_task(f"{track}/my_task", root)
+    for name, old, new in (
+        ("task.yaml", "\ntitle: ", "\ntitle: My own "),
+        ("README.md", "Not for clinical use", "A task of my own.\n\nNot for clinical use"),
+        ("skills/S1.md", "", "Begin with the README of the study.\n"),
+    ):
+        path = folder / name
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1) if old else text + new)
+    brief = folder / "briefs" / "lite.md.j2"
+    brief.write_text(brief.read_text() + "{% block notes %}\nMind the study.\n{% endblock %}\n")
+    return load_task(f"{track}/my_task")
+
+
+@pytest.mark.parametrize("track", TRACKS)
+def test_a_scaffold_of_every_track_passes_after_only_its_own_files_changed(
+    root: Path, track: str
+) -> None:
+    # Episodes of one track here, of all of them in the slow test below.
+    check_task(_edited(root, track), depth="quick" if track == "vqa" else "files", sandbox="local")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("track", TRACKS)
+def test_episodes_of_a_scaffold_keep_the_rules_too(root: Path, track: str) -> None:
+    check_task(_edited(root, track), depth="quick", sandbox="local")
+
+
 def _others() -> list[str]:
     return [name for name in task_ids() if name != "cls/mole_map"]
 
