@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -73,6 +74,48 @@ def test_installed_wheel_finds_its_data(wheel: Path, tmp_path: Path) -> None:
         check=True,
     )
     assert Path(done.stdout.strip()) == site / "bat_env" / "_sandbox_images"
+
+
+def test_installed_wheel_plays_its_tasks(wheel: Path, tmp_path: Path, repo_root: Path) -> None:
+    """Task folders, the briefs' base templates, suites and digests are all inside."""
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    script = """
+import json
+from pathlib import Path
+import bat_env
+from bat_env.stages import Stage
+from bat_env.tasks import load_suite, load_task, render_brief, suite_names, task_ids
+from bat_env.tasks.digests import committed
+home = Path(bat_env.__file__).parent / "_envs"
+seen = {}
+for name in task_ids():
+    task = load_task(name)
+    assert task.folder.is_relative_to(home), task.folder
+    drawn = task.instance("dev", 3, "mini")
+    assert drawn.digest == committed().get(name, {}).get("dev mini 3", drawn.digest)
+    briefs = [render_brief(task, drawn, tier=t, focus=Stage.E2E) for t in task.spec.tiers]
+    assert all(drawn.cases[0] in brief for brief in briefs)
+    seen[name] = len(task.script())
+print(json.dumps({"tasks": seen, "suites": {n: load_suite(n).digest for n in suite_names()}}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site), "BAT_TASKS_PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    here = {
+        path.parent.relative_to(repo_root / "envs").as_posix()
+        for path in (repo_root / "envs").glob("*/*/task.yaml")
+    }
+    assert set(found["tasks"]) == here and min(found["tasks"].values()) >= 5
+    assert set(found["suites"]) >= {"lite", "lite-mini", "seg-mini"}
 
 
 @pytest.mark.parametrize("backend", ["local", "process"])

@@ -78,6 +78,11 @@ def test_an_entry_point_adds_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (info / "entry_points.txt").write_text("[bat_env.tasks]\nshipper = shipper:folder\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "seg/shipped_kidney" in task_ids()
+    task = load_task("shipped_kidney")
+    assert task.folder == tmp_path / "tasks" / "seg" / "shipped_kidney"
+    drawn = task.instance("train", 0, "mini")
+    brief = render_brief(task, drawn, tier="standard", focus=Stage.S1)
+    assert drawn.cases[0] in brief and task.mistakes and len(task.script()) >= 5
 
 
 def test_a_broken_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
