@@ -31,6 +31,9 @@ COLOURS: Final[tuple[tuple[int, int, int], ...]] = (
     (120, 220, 120),
     (240, 210, 80),
     (210, 130, 255),
+    (255, 90, 160),
+    (60, 235, 215),
+    (190, 150, 90),
 )
 """Contour colours of labels 1, 2, ...; repeated for more."""
 
