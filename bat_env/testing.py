@@ -19,11 +19,9 @@ from gymnasium.utils.env_checker import check_env, data_equivalence
 from bat_env.errors import ConfigError
 from bat_env.sandbox import Limits, Sandbox, make_sandbox
 from bat_env.sandbox.check import CheckReport, CheckRow
-from bat_env.stages import SCORE_QUANTUM, Stage
+from bat_env.stages import SCORE_QUANTUM
 from bat_env.task_rules import Depth, run_rules
-from bat_env.tasks import Task, load_task, render_brief, stage_files
-from bat_env.tasks.instance import SPLITS
-from bat_env.tasks.lines import shared_lines
+from bat_env.tasks import Task, load_task
 from bat_env.testing_sandbox import CASE_LIMITS, Make, SandboxCase, sandbox_cases
 from bat_env.tools import execute_call, submit_call
 
@@ -164,7 +162,6 @@ def check_task(task: Task | str, *, depth: Depth = "files", sandbox: str = "auto
         AssertionError: Names the broken rule.
     """
     loaded = load_task(task) if isinstance(task, str) else task
-    _check_basics(loaded)
     for rule, wrong in run_rules(loaded, depth=depth, sandbox=sandbox):
         assert not wrong, f"{rule}: {wrong}"
 
@@ -173,74 +170,7 @@ def task_findings(
     task: Task, *, depth: Depth = "all", sandbox: str = "auto"
 ) -> Iterator[tuple[str, str]]:
     """The same rules as :func:`check_task`, all of them: ``(rule, what is wrong or "")``."""
-    try:
-        _check_basics(task)
-    except AssertionError as error:
-        yield "basics", str(error)
-    else:
-        yield "basics", ""
     yield from run_rules(task, depth=depth, sandbox=sandbox)
-
-
-def _check_basics(task: Task) -> None:
-    """What needs no metric and no sandbox."""
-    spec = task.spec
-    values = [{json.dumps(f, sort_keys=True) for f in spec.fiction[s]} for s in spec.fiction]
-    assert len(set().union(*values)) == sum(map(len, values)), (
-        "Fictional parameters of train, dev and heldout must be disjoint."
-    )
-    for name, score in spec.floors.items():
-        assert score <= 0.10, f"Trivial output {name} scores {score}, more than .10."
-    _check_scripts(task)
-    for size in sorted(spec.sizes, reverse=True):  # mini first: it says the same, sooner
-        for split in SPLITS:
-            one = task.instance(split, 0, size)  # type: ignore[arg-type]
-            other = task.instance(split, 1, size)  # type: ignore[arg-type]
-            assert one.public != other.public, f"{split} {size}: two indices, one instance."
-            assert one.seed != other.seed, f"{split}: two indices, one seed."
-            _check_staging(task, one)
-
-
-def _check_scripts(task: Task) -> None:
-    """Decisions, mistakes and the scripts that are made of them."""
-    decisions = {decision.id: decision for decision in task.decisions}
-    assert len(decisions) == len(task.decisions), "Decision ids must be unique."
-    for decision in task.decisions:
-        assert len(set(decision.options)) == len(decision.options) >= 2, (
-            f"Decision {decision.id} must have two different options or more."
-        )
-    assert len({m.id for m in task.mistakes}) == len(task.mistakes), "Mistake ids must be unique."
-    variants = {f"Mistake {m.id}": m.choices for m in task.mistakes}
-    for name, choices in {**variants, "The naive script": task.naive_choices}.items():
-        for decision_id, option in choices.items():
-            assert decision_id in decisions, f"{name} takes a decision {decision_id!r}: none such."
-            known = decisions[decision_id].options
-            assert option in known, f"{name} takes {decision_id}={option!r}: none such."
-            assert option != known[0], f"{name} takes {decision_id}={option!r}, the good option."
-    for stage in Stage:
-        assert task.script(focus=stage), f"The script has no cell for {stage.name}."
-    for mistake in task.mistakes:
-        assert any(
-            task.script(mistake.choices, focus=focus, tier=mistake.tier)
-            != task.script(focus=focus, tier=mistake.tier)
-            for focus in Stage
-        ), f"Mistake {mistake.id} changes no cell: nothing would show it."
-    shared = shared_lines(task)
-    assert not shared, f"One line must not mean two things: {shared[0]}."
-
-
-def _check_staging(task: Task, instance: Any) -> None:
-    private = [
-        data for tree in (instance.private, instance.probe_private) for data in tree.values()
-    ]
-    for tier in task.spec.tiers:
-        for focus in Stage:
-            files = stage_files(task, instance, tier, focus)
-            leaked = [path for path, data in files.items() if data in private]
-            assert not leaked, f"{leaked[0]} holds private truth."
-            brief = render_brief(task, instance, tier=tier, focus=focus)
-            assert brief.strip(), f"The brief of {tier} {focus.name} is empty."
-            assert str(instance.seed) not in brief, "The brief names the seed."
 
 
 def sandbox_conformance(backend: str | Make, **options: Any) -> CheckReport:

@@ -24,6 +24,7 @@ def briefs(task: Task) -> None:
     one, two = (task.instance("train", i, "mini") for i in (0, 1))
     for tier in spec.tiers:
         text = render_brief(changed, one, tier=tier, focus=Stage.E2E)
+        assert text.strip(), f"The {tier} brief is empty."
         for wanted in ("91 turns", "87 cells", "77 s", other, "scan.raw"):
             assert wanted in text, f"The {tier} brief takes {wanted!r} not from the contract."
         stale = [w for w in (" 24 turns", " 23 cells", "120 s", f"/{output}") if w in text]

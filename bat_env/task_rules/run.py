@@ -17,7 +17,7 @@ from bat_env.task_rules.floors import floors, full_marks
 from bat_env.task_rules.instances import determinism, normal_cases, splits, variety, world
 from bat_env.task_rules.playing import Player
 from bat_env.task_rules.privacy import privacy
-from bat_env.task_rules.scripts import scripts
+from bat_env.task_rules.scripts import choices, scripts
 from bat_env.tasks import Task
 from bat_env.tasks.scripts import Mistake
 
@@ -36,6 +36,7 @@ FOLDER_RULES: Final[tuple[FolderRule, ...]] = (
     privacy,
     bundle,
     briefs,
+    choices,
     scripts,
     full_marks,
     floors,

@@ -7,8 +7,37 @@ from typing import Final
 from bat_env.stages import WORK_STAGES, Stage
 from bat_env.task_rules.drawn import drawn
 from bat_env.tasks import Task
+from bat_env.tasks.lines import shared_lines
 
 MIN_COST: Final = 0.05
+
+
+def choices(task: Task) -> None:
+    """Decisions, mistakes and the naive script fit together, and no line means two things."""
+    decisions = {decision.id: decision for decision in task.decisions}
+    assert len(decisions) == len(task.decisions), "Decision ids must be unique."
+    for decision in task.decisions:
+        assert len(set(decision.options)) == len(decision.options) >= 2, (
+            f"Decision {decision.id} must have two different options or more."
+        )
+    assert len({m.id for m in task.mistakes}) == len(task.mistakes), "Mistake ids must be unique."
+    variants = {f"Mistake {m.id}": m.choices for m in task.mistakes}
+    for name, taken in {**variants, "The naive script": task.naive_choices}.items():
+        for decision_id, option in taken.items():
+            assert decision_id in decisions, f"{name} takes a decision {decision_id!r}: none such."
+            known = decisions[decision_id].options
+            assert option in known, f"{name} takes {decision_id}={option!r}: none such."
+            assert option != known[0], f"{name} takes {decision_id}={option!r}, the good option."
+    for stage in Stage:
+        assert task.script(focus=stage), f"The script has no cell for {stage.name}."
+    for mistake in task.mistakes:
+        assert any(
+            task.script(mistake.choices, focus=focus, tier=mistake.tier)
+            != task.script(focus=focus, tier=mistake.tier)
+            for focus in Stage
+        ), f"Mistake {mistake.id} changes no cell: nothing would show it."
+    shared = shared_lines(task)
+    assert not shared, f"One line must not mean two things: {shared[0]}."
 
 
 def scripts(task: Task) -> None:
@@ -26,10 +55,10 @@ def scripts(task: Task) -> None:
         assert mistake.costs and not low, f"Mistake {mistake.id} must cost >= {MIN_COST}."
         compile(mistake.check, mistake.id, "exec")
     cases = [case for made in drawn(task, count=3) for case in made.cases]
-    for choices in ({}, task.naive_choices, *(m.choices for m in task.mistakes)):
+    for taken in ({}, task.naive_choices, *(m.choices for m in task.mistakes)):
         for focus in Stage:
             for tier in task.spec.tiers:
-                cells = task.script(choices, focus=focus, tier=tier)
+                cells = task.script(taken, focus=focus, tier=tier)
                 assert 1 <= len(cells) <= 8, f"{focus.name} has {len(cells)} cells."
                 for cell in cells:
                     compile(cell.code, "cell", "exec")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from bat_env.stages import Stage
+from bat_env.task_rules import FOLDER_RULES
 from bat_env.tasks import Task, load_task
 from bat_env.tasks.lines import SharedLine, shared_lines
-from bat_env.testing import check_task
+from bat_env.testing import check_task, task_findings
 
 WRAPPED = """
 
@@ -26,12 +28,12 @@ PLANTED = [
     (
         "task.yaml",
         lambda s: _fiction_twice(s),
-        r"Fictional parameters of train, dev and heldout must be disjoint",
+        r"Two splits share a fictional value",
     ),
     (
         "task.yaml",
         lambda s: s.replace("floors:", "floors:\n  generous: 0.3", 1),
-        r"Trivial output generous scores 0\.3, more than \.10",
+        r"Floor generous is 0\.3, more than 0\.1",
     ),
     (
         "oracle.py",
@@ -84,7 +86,7 @@ PLANTED = [
     (
         "generate.py",
         lambda s: s + WRAPPED + "    return _drawn(7, size, {**fiction, 'prefix': 'AAA'})\n",
-        r"mini: two indices, one instance",
+        r"Two splits share a case id",
     ),
     (
         "generate.py",
@@ -97,7 +99,7 @@ PLANTED = [
         ),
         r"hint\.bin holds private truth",
     ),
-    ("briefs/lite.md.j2", lambda s: " ", r"The brief of lite S1 is empty"),
+    ("briefs/lite.md.j2", lambda s: " ", r"The lite brief is empty"),
     (
         "generate.py",
         lambda s: (
@@ -109,7 +111,7 @@ PLANTED = [
             + "    cases = (name, *one.cases[1:])\n"
             + "    return dataclasses.replace(one, public=public, cases=cases)\n"
         ),
-        r"The brief names the seed",
+        r"The brief holds a private value",
     ),
 ]
 
@@ -140,10 +142,25 @@ def planted(tmp_path: Path, file: str, change: object) -> Task:
     return Task(folder)
 
 
+RULES = {rule.__name__: rule for rule in FOLDER_RULES}
+RULE_OF = {"task.yaml": "splits", "generate.py": "privacy", "briefs/lite.md.j2": "briefs"}
+
+
 @pytest.mark.parametrize(("file", "change", "message"), PLANTED, ids=[p[2][:36] for p in PLANTED])
 def test_a_bad_task_is_refused(file: str, change: object, message: str, tmp_path: Path) -> None:
     task = planted(tmp_path, file, change)
+    rule = RULE_OF.get(file, "choices")
+    rule = {"Floor": "floors", "Two": "splits"}.get(message.split()[0], rule)
     with pytest.raises(AssertionError, match=message):
+        RULES[rule](task)
+
+
+def test_the_check_says_which_rule_a_task_breaks(tmp_path: Path) -> None:
+    _, change, message = next(p for p in PLANTED if "share a case id" in p[2])
+    task = planted(tmp_path, "generate.py", change)
+    found = {rule: wrong for rule, wrong in task_findings(task, depth="files") if wrong}
+    assert re.search(message, found["splits"]) and "bundle" not in found
+    with pytest.raises(AssertionError, match=f"splits: {message}"):
         check_task(task)
 
 
