@@ -23,6 +23,7 @@ MAX_MARKS: Final = 2
 
 _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _SIGNS: Final = frozenset("<>[]|`{}")
+_ESCAPE: Final = re.compile(r"\\u\{[0-9a-f]+\}")
 _BRACKETED: Final = re.compile(r"\[(/?[A-Z][A-Z_]+)\]")
 
 
@@ -48,8 +49,9 @@ class Frozen:
 
     @property
     def empty(self) -> bool:
-        """Whether it says nothing: no letter and no digit."""
-        return not any(c.isalnum() for text in self.lines.values() for c in text)
+        """Whether it says nothing: no letter and no digit that people can see."""
+        seen = (_ESCAPE.sub("", text) for text in self.lines.values())
+        return not any(c.isalnum() for text in seen for c in text)
 
 
 def _sign(char: str) -> str:
