@@ -174,22 +174,26 @@ def _paired(record: PairedVolume, frame: Frame) -> Prepared:
     if np.array_equal(source.values, target.values):
         raise CaseError("its two volumes are equal: there is nothing to do")
     whole = digest(source.values)
-    public = {frame.input_file: _pack(source, frame)}
-    private = {frame.output_name: _pack(Volume(target.values, source.affine), frame)}
+    public = {frame.input_file: _pack(source, frame, mask)}
+    private = {frame.output_name: _pack(Volume(target.values, source.affine), frame, mask)}
     if mask is not None:
-        packed = _pack(Volume((mask > 0).astype(np.uint8), source.affine), frame)
+        packed = _pack(Volume((mask > 0).astype(np.uint8), source.affine), frame, mask)
         public[MASK] = private[MASK] = packed
     return Prepared(public, private, whole, {"std": round(float(target.values.std()), 3)})
 
 
-def _pack(volume: Volume, frame: Frame) -> bytes:
-    """A reduced volume: enhancement keeps neighbouring voxels, synthesis every k-th."""
-    most = frame.bounds.max_voxels
-    if frame.track == "enh":
-        small = cropped(volume, slab(volume, most))
-    else:
-        small = strided(volume, thinned(volume.shape, volume.spacing_mm, most))
+def _pack(volume: Volume, frame: Frame, mask: NDArray[Any] | None) -> bytes:
+    small = lessened(volume, frame.track, frame.bounds.max_voxels, mask)
     return write_nifti(small.values, small.affine)
+
+
+def lessened(volume: Volume, track: str, most: int, mask: NDArray[Any] | None = None) -> Volume:
+    """A volume of at most ``most`` voxels: enh keeps neighbours, all else every k-th voxel."""
+    if int(np.prod(volume.shape)) <= most:
+        return volume
+    if track == "enh":
+        return cropped(volume, slab(volume, most, mask))
+    return strided(volume, thinned(volume.shape, volume.spacing_mm, most))
 
 
 # ------------------------------------------------------------------------------------ pictures

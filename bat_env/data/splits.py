@@ -14,6 +14,8 @@ SHARES: Final[Mapping[str, float]] = {"dev": 0.2, "heldout": 0.2}
 """Shares of the groups; the rest is for training."""
 LEAST: Final = 2
 """Cases of a split that can be played: one to do, and one that nobody sees."""
+SPLIT_FROM: Final = 8
+"""With fewer cases, all of them train."""
 
 T = TypeVar("T")
 
@@ -83,7 +85,7 @@ def assign(groups: Mapping[str, str], seed: int) -> dict[str, str]:
     split = dict.fromkeys(groups, "train")
     for name, share in SHARES.items():
         wanted = max(LEAST, round(share * total))
-        if total < 3 * LEAST:
+        if total < SPLIT_FROM:
             break
         taken: list[str] = []
         while order and len(taken) < wanted:

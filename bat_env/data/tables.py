@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -16,15 +17,13 @@ from bat_env.errors import DataError
 _FIELD_BYTES: Final = 1 << 24
 
 
-def read_csv(
-    path: Path, columns: tuple[str, ...], delimiter: str = ","
-) -> Iterator[dict[str, str]]:
-    """Rows of a CSV file as column -> text.
+def read_csv(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Rows of a table as column -> text.
 
     Args:
-        path: ``.csv`` or ``.csv.gz``, UTF-8 with or without a mark.
+        path: Text or gzip, UTF-8 with or without a mark; fields parted by commas, semicolons or
+            tabs, whichever the header has most of.
         columns: Columns that must be there.
-        delimiter: Between fields.
 
     Raises:
         DataError: If it cannot be read or lacks a column.
@@ -33,7 +32,9 @@ def read_csv(
     try:
         opened: Any = gzip.open if path.suffix == ".gz" else Path.open
         with opened(path, "rb") as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as text:
-            rows = csv.DictReader(text, delimiter=delimiter)
+            header = text.readline()
+            delimiter = max(",;\t", key=header.count)
+            rows = csv.DictReader(itertools.chain([header], text), delimiter=delimiter)
             absent = [name for name in columns if name not in (rows.fieldnames or ())]
             if absent:
                 raise DataError(

@@ -13,13 +13,14 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
-from bat_env.data.convert import TRUTH
+from bat_env.data.convert import MASK, TRUTH, lessened
 from bat_env.data.facts import measure
 from bat_env.data.manifest import CaseRow, FileSum, Manifest, read_manifest, sum_of, verify
 from bat_env.data.pictures import reduced, write_png
 from bat_env.data.splits import LEAST, in_turns
-from bat_env.data.volumes import Volume, cropped, slab, strided, thinned, write_nifti
+from bat_env.data.volumes import Volume, write_nifti
 from bat_env.errors import DataError, TaskError
+from bat_env.metrics.nifti import read_image
 from bat_env.stages import Stage
 from bat_env.tasks.discovery import Task, announce
 from bat_env.tasks.instance import Instance, Size, Split
@@ -248,21 +249,14 @@ def _scaled_boxes(truth: dict[str, Any], scale: tuple[float, float]) -> bytes:
 def _smaller_volumes(
     most: int, track: str, public: dict[str, bytes], private: dict[str, bytes]
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    from bat_env.metrics.nifti import read_image
-
+    mask = read_image(private[MASK]).values if MASK in private else None
     trees: tuple[dict[str, bytes], dict[str, bytes]] = ({}, {})
     for small, tree in zip(trees, (public, private), strict=True):
         for name, data in tree.items():
             image = read_image(data)
-            volume = Volume(image.values, image.affine)
-            if image.values.size <= most:
-                small[name] = data
-                continue
-            if track == "enh":
-                less = cropped(volume, slab(volume, most))
-            else:
-                less = strided(volume, thinned(volume.shape, volume.spacing_mm, most))
-            small[name] = write_nifti(less.values, less.affine)
+            whole = Volume(image.values, image.affine)
+            less = lessened(whole, track, most, mask)
+            small[name] = data if less is whole else write_nifti(less.values, less.affine)
     return trees
 
 

@@ -173,19 +173,36 @@ def strided(volume: Volume, strides: tuple[int, ...]) -> Volume:
     return Volume(np.ascontiguousarray(volume.values[::x, ::y, ::z]), affine)
 
 
-def slab(volume: Volume, most: int) -> tuple[slice, slice, slice]:
-    """Middle slices that hold at most ``most`` voxels, for tasks whose texture must stay.
+def slab(volume: Volume, most: int, mask: NDArray[Any] | None = None) -> tuple[slice, slice, slice]:
+    """A box of neighbouring voxels, at most ``most``, for tasks whose texture must stay.
 
-    The coarsest axis counts as the slice axis. At least eight slices are kept.
+    Args:
+        volume: Its coarsest axis counts as the slice axis: whole slices are kept, at least eight.
+        most: Voxels; where eight slices are too many, their middle is kept.
+        mask: The box lies around its centre; default: around the volume's.
+
+    Returns:
+        A slice along each axis.
     """
-    spacing = volume.spacing_mm
+    spacing, shape = volume.spacing_mm, volume.shape
     axis = max(range(3), key=lambda n: (round(float(spacing[n]), 3), n))
-    plane = int(np.prod([size for n, size in enumerate(volume.shape) if n != axis]))
-    count = min(volume.shape[axis], max(_SLICES, most // plane))
-    start = (volume.shape[axis] - count) // 2
-    cut = [slice(None)] * 3
-    cut[axis] = slice(start, start + count)
-    return cut[0], cut[1], cut[2]
+    plane = int(np.prod([size for n, size in enumerate(shape) if n != axis]))
+    sides = list(shape)
+    sides[axis] = min(shape[axis], max(_SLICES, most // plane))
+    if sides[axis] * plane > most:
+        share = float(np.sqrt(most / (sides[axis] * plane)))
+        sides = [
+            n if a == axis else max(min(_KEPT, n), int(n * share)) for a, n in enumerate(sides)
+        ]
+    centre = [size / 2 for size in shape]
+    if mask is not None and mask.any():
+        centre = [float(found.mean()) + 0.5 for found in np.nonzero(mask)]
+    starts = [
+        min(max(0, round(middle - side / 2)), size - side)
+        for middle, side, size in zip(centre, sides, shape, strict=True)
+    ]
+    x, y, z = (slice(start, start + side) for start, side in zip(starts, sides, strict=True))
+    return x, y, z
 
 
 def cropped(volume: Volume, box: tuple[slice, slice, slice]) -> Volume:

@@ -1,7 +1,8 @@
 """The walk-through of a staged task: every stage done honestly around a prediction without skill.
 
 It shows that a staged folder can be played and what is recorded where; its outputs are those of a
-threshold, a filter or a constant. What it expects of the pilot comes from training cases.
+threshold, a filter, or a guess that brightness decides. What it expects of the pilot comes from
+training cases.
 """
 
 from __future__ import annotations
@@ -183,34 +184,57 @@ def _predict(spec: TaskSpec) -> Lines:
             made,
             f"    nib.save(nib.Nifti1Image(y, image.affine), {target})",
         )
+    return _picture_predict(spec, target, made)
+
+
+def _picture_predict(spec: TaskSpec, target: str, made: str) -> Lines:
+    """A guess that brightness decides: it looks at the picture and knows nothing."""
     names = [name for _, name in sorted(spec.output.labels.items())]
+    look = (
+        "    from PIL import Image",
+        f'    p = np.asarray(Image.open(f"{{source}}/{_picture(spec)}").convert("F"))',
+    )
     if spec.track == "det":
         return (
-            "    from PIL import Image",
-            '    w, h = Image.open(f"{source}/image.png").size',
-            f'    box = {{"class": "{names[0]}", "score": 0.1, "x1": w / 4, "y1": h / 4}}',
-            "    box.update(x2=w * 3 / 4, y2=h * 3 / 4)",
+            *look,
+            "    h, w = p.shape[0] // 4, p.shape[1] // 4",
+            "    places = [(i * h // 2, j * w // 2) for i in range(6) for j in range(6)]",
+            "    y, x = max(places, key=lambda at: p[at[0] : at[0] + h, at[1] : at[1] + w].mean())",
+            f'    box = {{"class": "{names[0]}", "score": 0.1, "x1": x, "y1": y}}',
+            "    box.update(x2=x + w, y2=y + h)",
             made,
             f'    json.dump({{"boxes": [box]}}, open({target}, "w"))',
         )
     if spec.track == "report":
-        text = "The heart is normal in size. No pleural effusion and no pneumothorax."
-        return (made, f'    open({target}, "w").write("{text}")')
+        return (
+            *look,
+            "    half = p.shape[1] // 2",
+            '    side = "left" if p[:, half:].mean() > p[:, :half].mean() else "right"',
+            made,
+            f'    open({target}, "w").write(f"Small {{side}} pleural effusion. No pneumothorax.")',
+        )
     case = "    case = os.path.basename(source)"
-    start: tuple[str, ...]
     if spec.track == "vqa":
-        head, row = "case,answer,confidence", "{case},{sorted(options)[0]},0.25"
-        start = (case, '    options = json.load(open(f"{source}/question.json"))["options"]')
-    else:
-        shares = [0.5, *[round(0.5 / (len(names) - 1), 6)] * (len(names) - 1)]
-        head = ",".join(spec.output.columns)
-        row = f"{{case}},{names[0]},{','.join(map(str, shares))}"
-        start = (case,)
+        return (
+            *look,
+            case,
+            '    options = sorted(json.load(open(f"{source}/question.json"))["options"])',
+            "    letter = options[int(10 * p.mean()) % len(options)]",
+            made,
+            '    rows = "case,answer,confidence", f"{case},{letter},0.25"',
+            f'    print(*rows, sep=chr(10), file=open({target}, "w"))',
+        )
     return (
-        *start,
-        f'    row = f"{row}"',
+        *look,
+        case,
+        f"    names = {names!r}",
+        "    k = int(10 * p.mean()) % len(names)",
+        "    shares = [0.5 if n == k else round(0.5 / (len(names) - 1), 6) "
+        "for n in range(len(names))]",
         made,
-        f'    print("{head}", row, sep=chr(10), file=open({target}, "w"))',
+        '    row = ",".join(map(str, [case, names[k], *shares]))',
+        f'    rows = "{",".join(spec.output.columns)}", row',
+        f'    print(*rows, sep=chr(10), file=open({target}, "w"))',
     )
 
 

@@ -117,7 +117,7 @@ def noisy_pair(n: int, shape: tuple[int, int, int] = (48, 48, 10)) -> tuple[np.n
 
 
 def ldct(folder: Path) -> None:
-    for n in range(CASES - 2):
+    for n in range(CASES):
         low, full = noisy_pair(n)
         patient = folder / "LDCT-and-Projection-data" / f"L{n + 4:03d}" / "12-23-2021-NA-NA-62464"
         series(patient / f"1.000000-Low Dose Images-{n:05d}", low)
@@ -168,7 +168,7 @@ def series(
 
 
 def paired(folder: Path) -> None:
-    for n in range(CASES - 2):
+    for n in range(CASES):
         low, full = noisy_pair(n)
         nifti(folder / "input" / f"p{n}.nii.gz", low)
         nifti(folder / "target" / f"p{n}.nii.gz", full)
@@ -185,7 +185,7 @@ def mha(path: Path, values: np.ndarray) -> None:
 
 
 def synthrad2025(folder: Path) -> None:
-    for n in range(CASES - 2):
+    for n in range(CASES):
         hu, labels = ct(n)
         case = folder / "synthRAD2025_Task1_Train" / "Task1" / "HN" / f"1HNA{n + 1:03d}"
         mha(case / "mr.mha", (400 - 0.3 * hu + 50 * labels).astype(np.int16))

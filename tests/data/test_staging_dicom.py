@@ -94,6 +94,15 @@ def test_files_that_pydicom_ships() -> None:
     assert not is_dicom(FILES / "README.txt")
 
 
+def test_compressed_files_decode_to_the_same_pixels() -> None:
+    """Lossless JPEG 2000 and JPEG-LS, as radiographs are often shipped."""
+    plain = read_radiograph(FILES / "MR_small.dcm")
+    for name in ("MR_small_jp2klossless.dcm", "MR_small_jpeg_ls_lossless.dcm"):
+        assert np.array_equal(read_radiograph(FILES / name), plain), name
+    with pytest.raises(CaseError, match=r"cannot be decoded|is no DICOM"):
+        read_radiograph(FILES / "MR_truncated.dcm")
+
+
 def test_real_slices_become_a_series(tmp_path: Path) -> None:
     """A real CT header, moved through space: the stack is what its positions say."""
     (tmp_path / "s").mkdir()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published_layouts import isic2018, vqa_rad, write
+from published_layouts import copied, isic2018, noisy_pair, series, vqa_rad, write
 
 from bat_agent.agents.scripted import OracleAgent
 from bat_env.data import Bounds, Staged, load_layout, open_staged, stage_data
@@ -122,6 +122,31 @@ def test_isic_tables_stage_like_ham10000(tmp_path: Path) -> None:
     scan = load_layout("ham10000").scan(tmp_path)
     assert len(scan.records) == 28 and len(scan.labels) == 7
     assert "melanoma" in scan.labels.values()
+
+
+def test_dataverse_tables_and_missing_class_lists(
+    published: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = copied(published("ham10000"), tmp_path / "ham")
+    plain = (source / "HAM10000_metadata.csv").read_text().splitlines()
+    wanted = load_layout("ham10000").scan(source).records
+    quoted = ["\t".join(f'"{cell}"' for cell in line.split(",")) for line in plain]
+    (source / "HAM10000_metadata.csv").unlink()
+    (source / "HAM10000_metadata.tab").write_text("\n".join(quoted))
+    assert load_layout("ham10000").scan(source).records == wanted
+    source = copied(published("grazpedwri"), tmp_path / "graz")
+    labels = load_layout("grazpedwri").scan(source).labels
+    (source / "folder_structure" / "yolov5" / "meta.yaml").unlink()
+    assert load_layout("grazpedwri").scan(source).labels == labels
+
+
+def test_the_grand_challenge_layout_pairs_by_patient_and_thickness(tmp_path: Path) -> None:
+    for kind in ("full", "quarter"):
+        for n in (1, 3):
+            name = f"{kind}_{n}mm"
+            series(tmp_path / name / "L067" / name, noisy_pair(n, (16, 16, 6))[kind == "full"])
+    (record,) = load_layout("ldct").scan(tmp_path).records
+    assert record.source.name == "quarter_1mm" and record.target.name == "full_1mm"
 
 
 def test_reports_that_can_be_scored_and_others(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from bat_env.data.tables import read_csv
 
 _TABLE: Final = "df_chexpert_plus_*.csv"
 _COLUMNS: Final = ("path_to_image", "deid_patient_id", "section_findings", "section_impression")
-_PLACES: Final = ("", "PNG", "png", "images", "CheXpert-v1.0", "CheXpert-v1.0-small")
+_PLACES: Final = ("", "PNG", "PNG/PNG", "png", "images", "CheXpert-v1.0", "CheXpert-v1.0-small")
 MAX_VIEWS: Final = 4
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -12,16 +12,23 @@ from bat_env.data.records import BoxedPicture, Scan
 from bat_env.data.tables import number, read_csv
 from bat_env.errors import DataError
 
+_CLASSES: Final = (
+    *("boneanomaly", "bonelesion", "foreignbody", "fracture", "metal"),
+    *("periostealreaction", "pronatorsign", "softtissue", "text"),
+)
+"""Classes in the order of their numbers, where ``meta.yaml`` is not there to say so."""
+
 
 def scan(root: Path) -> Scan:
     """Radiographs listed in ``dataset.csv``; one without a label file has no box."""
     folder = find_root(root, "dataset.csv", "images*/*.png")
     if folder is None:
         raise LAYOUT.wrong(root, "No dataset.csv beside images_part1 ... with PNG files was found.")
-    yolo = next((p for p in sorted(folder.rglob("yolov5")) if (p / "meta.yaml").is_file()), None)
+    yolo = next((p for p in sorted(folder.rglob("yolov5")) if (p / "labels").is_dir()), None)
     if yolo is None:
-        raise LAYOUT.wrong(root, "No folder_structure/yolov5 with meta.yaml was found.")
-    names = _names(yolo / "meta.yaml")
+        raise LAYOUT.wrong(root, "No folder_structure/yolov5/labels was found.")
+    meta = yolo / "meta.yaml"
+    names = _names(meta) if meta.is_file() else list(_CLASSES)
     images = pictures_by_stem(sorted(folder.glob("images*")), (".png",))
     records, missing = [], 0
     for row in read_csv(folder / "dataset.csv", ("filestem", "patient_id")):
@@ -86,7 +93,6 @@ LAYOUT = Layout(
     tree=(
         "dataset.csv",
         "images_part1/<filestem>.png ... images_part4/",
-        "folder_structure/yolov5/meta.yaml",
         "folder_structure/yolov5/labels/<filestem>.txt",
     ),
     goal="Mark fractures and other findings, so that none is missed in an emergency.",

@@ -90,7 +90,7 @@ LAYOUT = Layout(
     terms="https://doi.org/10.7910/DVN/DBW86T",
     source="https://doi.org/10.7910/DVN/DBW86T or https://challenge.isic-archive.com/data/",
     tree=(
-        "HAM10000_metadata.csv (or HAM10000_metadata)",
+        "HAM10000_metadata.csv (or .tab)",
         "HAM10000_images_part_1/ISIC_0024306.jpg",
         "HAM10000_images_part_2/...",
         "or ISIC2018_Task3_Training_GroundTruth.csv and ISIC2018_Task3_Training_Input/",

@@ -25,7 +25,7 @@ def scan(root: Path) -> Scan:
         if patient is None:
             continue
         for kind, pattern in (("full", _FULL), ("low", _LOW)):
-            if any(pattern.search(part) for part in parts[parts.index(patient) :]):
+            if any(pattern.search(part) for part in parts):
                 found[patient][kind].append(folder)
     if not found:
         raise LAYOUT.wrong(root, "No folder of DICOM images of a patient (L004, C002, N005).")
