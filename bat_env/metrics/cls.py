@@ -147,6 +147,10 @@ def _probabilities(
     return values
 
 
+def _answer(label: str, shares: Sequence[float] | None) -> str:
+    return label if shares is None else f"{label}\t" + " ".join(f"{p:.2f}" for p in shares)
+
+
 def _top_probability(table: Table, names: Sequence[str]) -> dict[str, float]:
     """Mean over rows of the largest probability, where every row has usable ones."""
     try:
@@ -224,7 +228,7 @@ class ClsBalancedAccuracy:
                 valid=True,
                 properties=facts[case.output],
                 parts={"predicted": index, "probabilities": shares},
-                answer=names[index],
+                answer=_answer(names[index], shares),
             )
         return rows
 

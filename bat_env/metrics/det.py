@@ -144,11 +144,12 @@ def _answer(boxes: Sequence[Box], size: tuple[float, float]) -> str:
     """Classes and coarse places, as parts of the picture: what two cases can have in common."""
     width, height = size
     scale = (width, height, width, height)
+    sure = " ".join(f"{box.score:.1f}" for box in sorted(boxes))
     found = sorted(
         (box.label, *(round(_COARSE * c / s) for c, s in zip(box.corners, scale, strict=True)))
         for box in boxes
     )
-    return " ".join(",".join(map(str, row)) for row in found) or "no boxes"
+    return (" ".join(",".join(map(str, row)) for row in found) or "no boxes") + f"\t{sure}"
 
 
 class DetMap:

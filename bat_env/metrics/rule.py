@@ -29,7 +29,8 @@ class CaseScore:
         properties: Host-measured facts of the output file.
         parts: JSON-able pieces that metrics over all cases pool (boxes, labels).
         answer: What was answered, without what belongs to the case, where two cases may have the
-            same answer: a label, a letter, boxes, findings. Empty for images and masks.
+            same answer: a label, a letter, boxes, findings. Empty for images and masks. After a
+            tab, how sure: probabilities, scores.
         trivial: Name of the trivial method whose output this is, or ``""``.
     """
 

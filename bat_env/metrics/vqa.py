@@ -144,7 +144,10 @@ class VqaAccuracy:
                 continue
             right = float(answer == known["truth"][case.id])
             rows[case.id] = CaseScore(
-                right, True, properties=facts[case.output], answer=str(answer)
+                right,
+                True,
+                properties=facts[case.output],
+                answer=answer + "\t" + row_of(table, case.id).get(CONFIDENCE_COLUMN, "")[:4],
             )
         return rows
 

@@ -36,9 +36,10 @@ unless it is found true.
   is the score: it is never turned into 0.
 - Items of order (decided at every step) count at the end only where an item that rests on truth
   holds in the same stage: files of any content in the right order earn nothing.
-- Nothing that is recorded of a pilot counts unless `predict.py` makes that output in a clean run,
-  and with a look at its input. Outputs of a trivial method, or one answer for every case, are no
-  inference: S2, S3 and S4 do not pay for them.
+- Nothing that is recorded of a pilot counts unless it is the one before the batch, and `predict.py`
+  makes that output in a clean run, with a look at its input. No output of a batch counts unless a
+  clean run on a random one of them agrees. Outputs of a trivial method, or one answer for every
+  case, are no inference: no stage pays for them.
 - While an episode runs, items marked *hand-in* count as 0. They are decided once, at the end, on
   the last version of every file.
 - A recorded fact that the host finds false fails its item and is counted as a false claim.

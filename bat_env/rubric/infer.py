@@ -49,14 +49,33 @@ def without_a_look(grade: GradeResult, cases: Sequence[str]) -> str:
     methods = {grade.trivial.get(case, "") for case in cases}
     if methods and "" not in methods:
         return f"every output is {' or '.join(sorted(methods))}"
-    answers = {grade.answers.get(case, "") for case in cases}
+    answers = {grade.answers.get(case, "").partition("\t")[0] for case in cases}
     if len(cases) > 1 and len(answers) == 1 and "" not in answers:
         return f"every case has the same answer ({shown(answers.pop())})"
     return ""
 
 
+def agrees(episode: Episode, ctx: Context) -> None:
+    """Raise unless a clean re-run on a random one of the valid cases agrees with its output."""
+    rerun = episode.evidence.batch_rerun
+    path = ctx.spec.output.path
+    if not any(path.format(case=case) in own_paths(episode) for case in ctx.instance.cases):
+        raise Fail("No output is this episode's own work.")
+    if rerun is None:
+        raise Lost(episode.evidence.lost.get("batch_rerun", "predict.py was not re-run."))
+    if not rerun.ok:
+        raise Fail(f"Clean re-run of a batch case: {rerun.message}")
+    agreement = episode.evidence.batch_agreement
+    if agreement is None:
+        raise Lost(episode.evidence.lost.get("batch_rerun", "The re-run was not compared."))
+    if agreement < 1.0 - ctx.spec.metric.rerun_tolerance:
+        raise Fail(
+            f"The re-run of {episode.evidence.batch_rerun_case} agrees to {agreement:.3f} only."
+        )
+
+
 def completed(episode: Episode, ctx: Context) -> tuple[float, str]:
-    """Share of the open cases that are valid now, through this episode's work."""
+    """Share of the open cases that are valid now, through this episode's work and pipeline."""
     cases = open_cases(episode, ctx)
     if not cases:
         raise NotApplicable("Every output was there and valid at reset.")
@@ -66,6 +85,8 @@ def completed(episode: Episode, ctx: Context) -> tuple[float, str]:
     said = without_a_look(grade, done)
     if said:
         raise Fail(f"Nothing was inferred: {said}.")
+    if done:
+        agrees(episode, ctx)
     done = [c for c in done if c not in grade.trivial]
     bad = next((f" {c}: {m}" for c, m in grade.messages.items() if c in cases), "")
     return len(done) / len(cases), f"{len(done)} of {len(cases)} cases are done validly.{bad}"
@@ -81,18 +102,7 @@ def reproducible(episode: Episode, ctx: Context) -> str:
     said = without_a_look(grade, ctx.instance.cases)
     if said:
         raise Fail(f"Nothing was inferred: {said}.")
-    rerun = episode.evidence.batch_rerun
-    if rerun is None:
-        raise Lost(episode.evidence.lost.get("batch_rerun", "predict.py was not re-run."))
-    if not rerun.ok:
-        raise Fail(f"Clean re-run of a batch case: {rerun.message}")
-    agreement = episode.evidence.batch_agreement
-    if agreement is None:
-        raise Lost(episode.evidence.lost.get("batch_rerun", "The re-run was not compared."))
-    if agreement < 1.0 - ctx.spec.metric.rerun_tolerance:
-        raise Fail(
-            f"The re-run of {episode.evidence.batch_rerun_case} agrees to {agreement:.3f} only."
-        )
+    agrees(episode, ctx)
     return "All outputs are valid and a clean re-run agrees."
 
 

@@ -112,12 +112,12 @@ def pilot_first(episode: Episode, ctx: Context) -> str:
 def _host(episode: Episode, ctx: Context) -> tuple[str, Mapping[str, Any]]:
     """Pilot case and the host's properties of the pilot output.
 
-    Nothing that is recorded of an output counts unless the pipeline makes it, and with a look at
-    its input: a pilot written by hand validates nothing.
+    Nothing that is recorded of an output counts unless it is the one pilot before the batch, and
+    the pipeline makes it, with a look at its input: what was written by hand validates nothing.
     """
+    pilot_first(episode, ctx)
     path = pilot_path(episode, ctx.spec)
-    if path is None:
-        raise Fail(f"Expected one file {pilot_pattern(ctx.spec)} written in this episode.")
+    assert path is not None
     properties = episode.evidence.pilot
     if properties is None:
         raise Lost(episode.evidence.lost.get("pilot", "The pilot output was not inspected."))

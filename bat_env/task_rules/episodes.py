@@ -13,7 +13,7 @@ from bat_env.tasks.scripts import Mistake
 
 MIN_OVERALL: Final = 0.80
 MIN_TASK: Final = 0.65
-NAIVE_RANGE: Final = (0.15, 0.45)
+NAIVE_RANGE: Final = (0.05, 0.45)
 MIN_STAGE_LOSS: Final = 0.2
 MIN_FOCUS: Final = 0.9
 """What careful work scores at least in one stage, from a start state."""
@@ -107,7 +107,9 @@ def _costs(mistake: Mistake, done: Played, good: Played) -> None:
         assert lost[part] >= least, f"{mistake.id} must cost {least} in {part}, it costs {lost}."
     assert good.score - done.score >= 0.004, f"{mistake.id}: the episode must pay too."
     for part, loss in lost.items():
-        expected = part in mistake.costs or part in ("S5", "task")
+        # Where the task suffers, outputs may collapse: then nothing was validated or inferred.
+        free = ("S3", "S4", "S5", "task") if "task" in mistake.costs else ("S5", "task")
+        expected = part in mistake.costs or part in free
         assert expected or loss < MAX_ELSEWHERE, (
             f"{mistake.id} also costs {loss} in {part}: list it."
         )

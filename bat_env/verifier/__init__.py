@@ -7,7 +7,7 @@ broke is evidence against it; what infrastructure broke is noted as lost, and it
 
 from __future__ import annotations
 
-from bat_env.verifier.clean import CleanRunner, Lease, Pool, alias, drawn_case
+from bat_env.verifier.clean import CleanRunner, Lease, Pool, alias, drawn_cases
 from bat_env.verifier.gather import Verifier
 
-__all__ = ["CleanRunner", "Lease", "Pool", "Verifier", "alias", "drawn_case"]
+__all__ = ["CleanRunner", "Lease", "Pool", "Verifier", "alias", "drawn_cases"]

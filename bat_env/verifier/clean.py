@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, ClassVar, Final, Protocol
 
@@ -40,8 +40,14 @@ print("VERSIONS" + json.dumps(found))
 _RERUN: Final[str] = """\
 import runpy, sys
 sys.path.insert(0, "/workspace/pipeline")
-sys.argv = ["/workspace/pipeline/predict.py", "--input", INPUT, "--output", OUTPUT]
-runpy.run_path("/workspace/pipeline/predict.py", run_name="__main__")
+for name in NAMES:
+    places = ["--input", "/data/" + name, "--output", "/workspace/outputs/" + name]
+    sys.argv = ["/workspace/pipeline/predict.py", *places]
+    try:
+        runpy.run_path("/workspace/pipeline/predict.py", run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
 """
 
 
@@ -57,9 +63,12 @@ def _drawn(instance: Instance, *words: str | int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def drawn_case(instance: Instance, seed: int) -> str:
-    """The case of the batch that is re-run in an episode of this seed."""
-    return instance.cases[_drawn(instance, "case", seed) % len(instance.cases)]
+def drawn_cases(
+    instance: Instance, seed: int, cases: Sequence[str], count: int = 1
+) -> tuple[str, ...]:
+    """The cases of a batch that are re-run in an episode of this seed, in the order drawn."""
+    order = sorted(cases, key=lambda case: _drawn(instance, "case", seed, case))
+    return tuple(order[:count])
 
 
 def recovery_cases(instance: Instance, pilot: str) -> tuple[str, ...]:
@@ -172,52 +181,51 @@ class CleanRunner:
         lease: Lease,
         pipeline: FileTree,
         models: FileTree,
-        name: str,
-        inputs: FileTree,
+        cases: Mapping[str, FileTree],
         output: str,
         timeout_s: float,
-    ) -> RerunResult:
-        """Run ``predict.py`` on one case.
+    ) -> dict[str, RerunResult]:
+        """Run ``predict.py`` on one case or several, in one cell.
 
         Args:
             lease: Gives the sandbox, if it has to run at all: equal content gives equal results.
             pipeline: Workspace path -> content of everything under ``pipeline/``.
             models: ``models/...`` -> content.
-            name: Case id in the run.
-            inputs: File name -> content of the case.
+            cases: Case id in the run -> file name -> content of the case.
             output: Name of the file to be written into ``--output``.
             timeout_s: Wall time of the run.
 
         Returns:
-            What came of it; every failure of the agent's code is a result.
+            What came of each; every failure of the agent's code is a result.
 
         Raises:
             SandboxError: If no sandbox could be had.
         """
         if setup.PREDICT not in pipeline:
             limit = MAX_PIPELINE_BYTES // 1024
-            return RerunResult(False, f"pipeline/predict.py is missing or pipeline/ > {limit} kB")
+            why = f"pipeline/predict.py is missing or pipeline/ > {limit} kB"
+            return dict.fromkeys(cases, RerunResult(False, why))
         files = {f"workspace/{path}": data for path, data in pipeline.items()}
-        files |= {f"data/{name}/{path}": data for path, data in inputs.items()}
+        for name, inputs in cases.items():
+            files |= {f"data/{name}/{path}": data for path, data in inputs.items()}
         files |= models
         parts = [part for path in sorted(files) for part in (path, files[path])]
-        key = key_of(name, output, *parts)
-        code = _RERUN.replace("INPUT", repr(f"/data/{name}")).replace(
-            "OUTPUT", repr(f"/workspace/outputs/{name}")
+        key = key_of(*cases, output, *parts)
+        cell = Cell("python", _RERUN.replace("NAMES", repr(list(cases))), int(key[:8], 16))
+        return self._memo.get(
+            key, lambda: _run(lease, files, cell, list(cases), output, timeout_s), _repeatable
         )
-        cell = Cell("python", code, int(key[:8], 16))
-        path = f"outputs/{name}/{output}"
-        return self._memo.get(key, lambda: _run(lease, files, cell, path, timeout_s), _repeatable)
 
 
-def _repeatable(result: RerunResult) -> bool:
+def _repeatable(results: Mapping[str, RerunResult]) -> bool:
     """Limits may be met by chance on a busy machine; large outputs would crowd the memory."""
-    return not result.message.startswith(("it met", "its sandbox")) and (
-        len(result.output) <= _MAX_KEPT_BYTES
-    )
+    by_chance = any(r.message.startswith(("it met", "its sandbox")) for r in results.values())
+    return not by_chance and sum(len(r.output) for r in results.values()) <= _MAX_KEPT_BYTES
 
 
-def _run(lease: Lease, files: FileTree, cell: Cell, path: str, timeout_s: float) -> RerunResult:
+def _run(
+    lease: Lease, files: FileTree, cell: Cell, names: Sequence[str], output: str, timeout_s: float
+) -> dict[str, RerunResult]:
     for _ in range(2):
         sandbox = lease.sandbox()
         sandbox.reset(files)
@@ -228,12 +236,17 @@ def _run(lease: Lease, files: FileTree, cell: Cell, path: str, timeout_s: float)
             # A sandbox that dies again under the same code died of that code.
             lease.renew()
     else:
-        return RerunResult(False, "its sandbox died under it, twice")
+        return dict.fromkeys(names, RerunResult(False, "its sandbox died under it, twice"))
     if result.limit is not None:
-        return RerunResult(False, f"it met the limit on {result.limit}")
+        return dict.fromkeys(names, RerunResult(False, f"it met the limit on {result.limit}"))
     if result.exit_code != 0:
         lines = result.stderr.strip().splitlines() or [""]
-        return RerunResult(False, f"exit code {result.exit_code}: {lines[-1][:200]}")
+        why = f"exit code {result.exit_code}: {lines[-1][:200]}"
+        return dict.fromkeys(names, RerunResult(False, why))
+    return {name: _read(sandbox, f"outputs/{name}/{output}") for name in names}
+
+
+def _read(sandbox: Sandbox, path: str) -> RerunResult:
     try:
         return RerunResult(True, "", sandbox.read(path, MAX_OUTPUT_BYTES))
     except FileNotFoundError:

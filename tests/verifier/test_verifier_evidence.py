@@ -12,7 +12,7 @@ from bat_env.errors import GraderError, SandboxError
 from bat_env.grader import shared_grader
 from bat_env.stages import Stage
 from bat_env.tasks import Task
-from bat_env.verifier import Verifier, alias, drawn_case
+from bat_env.verifier import Verifier, alias, drawn_cases
 
 
 class NoPool:
@@ -265,9 +265,11 @@ def test_outputs_that_the_pipeline_does_not_make_are_not_reproducible(play, veri
 
 
 def test_the_rerun_case_and_its_name_are_drawn_by_seed(instance):
-    cases = [drawn_case(instance, seed) for seed in range(40)]
-    assert cases == [drawn_case(instance, seed) for seed in range(40)]
-    assert set(cases) == set(instance.cases)
+    cases = [drawn_cases(instance, seed, instance.cases) for seed in range(40)]
+    assert cases == [drawn_cases(instance, seed, instance.cases) for seed in range(40)]
+    assert {case for (case,) in cases} == set(instance.cases)
+    assert set(drawn_cases(instance, 1, instance.cases, 99)) == set(instance.cases)
+    assert drawn_cases(instance, 1, instance.cases[1:2]) == instance.cases[1:2]
     names = {alias(instance, case) for case in (*instance.cases, instance.probe_case)}
     assert len(names) == len(instance.cases) + 1
     assert names.isdisjoint({*instance.cases, instance.probe_case})

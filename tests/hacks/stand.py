@@ -1,0 +1,183 @@
+"""A place to cheat in: real episodes of one task, from states that an honest expert left."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bat_env.bank import StageState
+from bat_env.env import AutoMedEnv
+from bat_env.episode import Episode
+from bat_env.rubric.base import RubricResult
+from bat_env.stages import WORK_STAGES, Stage
+from bat_env.tasks import load_task
+from bat_env.tasks.instance import Instance
+from bat_env.tools import execute_call, submit_call
+
+INDEX = 3
+"""The training instance that is played; truth of its neighbour is what "another case" means."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """How an episode ended."""
+
+    score: float
+    rubric: RubricResult
+    episode: Episode
+
+    def paid(self) -> list[str]:
+        """The items that were paid for, with their messages."""
+        return [f"{v.item}: {v.message}" for v in self.rubric.verdicts if v.state == "pass"]
+
+
+class Stand:
+    """A task's episodes on one backend. It is its own source of states.
+
+    Attributes:
+        files: What an honest expert left before each stage: workspace path -> content.
+        honest: The expert's code for each stage from there.
+    """
+
+    def __init__(self, task_id: str, backend: str) -> None:
+        self.task = load_task(task_id)
+        self.spec = self.task.spec
+        self.track = self.spec.track
+        self.instance: Instance = self.task.instance("train", INDEX, "mini")
+        self.other: Instance = self.task.instance("train", INDEX + 1, "mini")
+        self.env = AutoMedEnv(
+            track=self.track, task=task_id, size="mini", sandbox=backend, bank=self
+        )
+        self.files: dict[Stage, dict[str, bytes]] = {}
+        self._prepare()
+        self.honest: dict[Stage, list[str]] = {
+            stage: [
+                cell.code
+                for cell in self.task.script({"repair": "skip"}, focus=stage, outcome="success")
+            ]
+            for stage in WORK_STAGES
+        }
+        self._scores: dict[tuple[Stage, tuple[str, ...]], float] = {}
+
+    def _prepare(self) -> None:
+        self.env.reset(seed=0, options={"index": INDEX})
+        cells = self.task.script({"repair": "skip"})
+        for stage in WORK_STAGES:
+            laid = self.env.workspace().items()
+            self.files[stage] = {path: data for path, data in laid if path != "task/spec.json"}
+            for cell in (c for c in cells if c.stage is stage):
+                assert self.env.step(execute_call(cell.language, cell.code))[4]["valid"]
+                assert self.env.episode.cells[-1].result.ok, self.env.episode.cells[-1].result
+        self.done = self.env.workspace()
+
+    # ------------------------------------------------------------------------- a source of states
+
+    def get(self, state_id: str) -> StageState:
+        focus = Stage[state_id]
+        return StageState(
+            state_id=state_id,
+            track=self.track,
+            task=self.spec.id,
+            task_digest=self.task.digest,
+            focus=focus,
+            outcome="success",
+            index=INDEX,
+            instance_digest=self.instance.digest,
+        )
+
+    def workspace(self, state_id: str) -> dict[str, bytes]:
+        return self.files[Stage[state_id]]
+
+    def sample(self, rng: np.random.Generator, **query: Any) -> StageState:
+        return self.get(query["focus"].name)
+
+    def close(self) -> None:
+        """Nothing is held; the environment is closed by :meth:`end`."""
+
+    def end(self) -> None:
+        self.env.close()
+
+    # ---------------------------------------------------------------------------------- episodes
+
+    def play(self, focus: Stage, cells: Iterable[str | tuple[str, str]]) -> Played:
+        """Run cells and hand in. Python, or ``("bash", code)``."""
+        if focus is Stage.E2E:
+            self.env.reset(seed=11, options={"index": INDEX})
+        else:
+            self.env.reset(seed=11, options={"state_id": focus.name})
+        info: Mapping[str, Any] = {}
+        for cell in [*cells, None]:
+            language, code = ("python", cell) if isinstance(cell, str) else cell or ("", "")
+            action = submit_call() if cell is None else execute_call(language, code)
+            _, _, terminated, truncated, info = self.env.step(action)
+            if terminated or truncated:
+                break
+        rubric = self.env.rubric
+        assert rubric is not None
+        return Played(float(info["score"]), rubric, self.env.episode)
+
+    def worth(self, focus: Stage, cells: tuple[str, ...]) -> float:
+        """Score of honest cells, played once."""
+        key = (focus, cells)
+        if key not in self._scores:
+            self._scores[key] = self.play(focus, cells).score
+        return self._scores[key]
+
+    # ------------------------------------------------------------------------ what a cheat may use
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        return self.instance.cases
+
+    @property
+    def output(self) -> str:
+        """File name of an output."""
+        return self.spec.output.name
+
+    @property
+    def is_table(self) -> bool:
+        return self.spec.output.is_table
+
+    def output_path(self, case: str) -> str:
+        return self.spec.output.path.format(case=case)
+
+    def record(self) -> dict[str, Any]:
+        """The expert's validation/pilot.json."""
+        found: dict[str, Any] = json.loads(self.files[Stage.S4]["validation/pilot.json"])
+        return found
+
+    def facts(self) -> dict[str, Any]:
+        """The expert's plan/facts.json."""
+        found: dict[str, Any] = json.loads(self.files[Stage.S2]["plan/facts.json"])
+        return found
+
+    def setup(self) -> dict[str, Any]:
+        """The expert's setup/setup.json."""
+        found: dict[str, Any] = json.loads(self.files[Stage.S3]["setup/setup.json"])
+        return found
+
+    def pilot(self) -> tuple[str, bytes]:
+        """The expert's pilot: case and file."""
+        for path, data in self.files[Stage.S4].items():
+            parts = path.split("/")
+            if parts[:2] == ["validation", "pilot"] and parts[-1] == self.output:
+                return parts[2], data
+        raise AssertionError("the expert made no pilot")
+
+
+def put(path: str, data: bytes | str | dict[str, Any] | list[Any]) -> str:
+    """Code that writes a file; the content was made on the host."""
+    if isinstance(data, dict | list):
+        data = json.dumps(data)
+    raw = data.encode() if isinstance(data, str) else data
+    text = base64.b64encode(raw).decode()
+    return (
+        f"import base64, os\npath = {path!r}\n"
+        "os.makedirs(os.path.dirname(path) or '.', exist_ok=True)\n"
+        f"open(path, 'wb').write(base64.b64decode({text!r}))\n"
+    )
