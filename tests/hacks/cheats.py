@@ -453,7 +453,8 @@ def pilot_of_another_case(stand: Stand) -> Cells:
             f"text = open('validation/pilot/{case}/{stand.output}').read()\n"
             f"text = text.replace({other!r}, {case!r})\n"
             "head, row = text.splitlines()[:2]\n"
-            f"open('validation/pilot/{case}/{stand.output}', 'w').write(head + chr(10) + row + chr(10))\n"
+            f"file = open('validation/pilot/{case}/{stand.output}', 'w')\n"
+            "file.write(head + chr(10) + row + chr(10))\nfile.close()\n"
         )
     return [
         "import runpy\npredict = runpy.run_path('pipeline/predict.py')['predict']\n"
