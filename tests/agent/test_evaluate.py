@@ -18,6 +18,7 @@ from bat_agent.evaluate import (
 from bat_agent.leaderboard import ABSENT, TRACKS, leaderboard_row
 from bat_agent.rollout import episodes
 from bat_env.errors import ConfigError, SandboxError, TaskError, UnknownNameError
+from bat_env.task_rules.cpu import allowance, tree_cpu_s
 from bat_env.tasks import load_suite
 from bat_env.trajectory import read_trajectory
 
@@ -108,6 +109,17 @@ def test_tracks_share_sandboxes_and_make_one_leaderboard_row() -> None:
     row = leaderboard_row(played.summary())
     assert {name for name in TRACKS if row[TRACKS[name]] != ABSENT} == tracks
     assert all(score >= 0.75 for score in played.summary()["tracks"].values())
+
+
+@pytest.mark.slow
+def test_the_suite_of_all_tracks_takes_four_minutes_on_two_cores() -> None:
+    before = tree_cpu_s()
+    played = evaluate("oracle", suite="lite", repeats=1, sandbox="local")
+    after = tree_cpu_s()
+    assert played.invalid == 0 and all(v >= 0.8 for v in played.summary()["tracks"].values())
+    if before is not None and after is not None:  # CPU time: what others do does not count.
+        assert after - before <= allowance(2 * 240.0)
+    assert played.seconds <= allowance(240.0) * 2  # Generous: others may use the cores too.
 
 
 def test_scripted_agents_at_full_size() -> None:
