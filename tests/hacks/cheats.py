@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,17 +35,22 @@ class Cheat:
 
     Attributes:
         id: Unique.
-        focus: The stage that it is played in, or E2E.
+        start: The stage that it is played in, or E2E; see :meth:`stand.Stand.play`.
         about: What it pretends, for people.
         make: Its cells on a stand; ``None`` where it makes no sense there.
-        base: The honest part whose worth it may not exceed.
+        base: The honest part whose worth it may not exceed, or that worth itself.
     """
 
     id: str
-    focus: Stage
+    start: str
     about: str
     make: Callable[[Stand], Cells | None]
-    base: Callable[[Stand], Cells]
+    base: Callable[[Stand], Cells] | float
+
+    @property
+    def stage(self) -> Stage:
+        """The stage in which it is scored."""
+        return Stage[self.start.partition("-")[0]]
 
 
 CHEATS: list[Cheat] = []
@@ -56,10 +61,11 @@ def _nothing(stand: Stand) -> Cells:
 
 
 def cheat(
-    focus: Stage, about: str, base: Callable[[Stand], Cells] = _nothing
+    start: Stage | str, about: str, base: Callable[[Stand], Cells] | float = _nothing
 ) -> Callable[[Callable[[Stand], Cells | None]], Callable[[Stand], Cells | None]]:
     def add(make: Callable[[Stand], Cells | None]) -> Callable[[Stand], Cells | None]:
-        CHEATS.append(Cheat(make.__name__, focus, about, make, base))
+        name = start if isinstance(start, str) else start.name
+        CHEATS.append(Cheat(make.__name__, name, about, make, base))
         return make
 
     return add
@@ -784,9 +790,118 @@ def score_files(stand: Stand) -> Cells:
     return [put(name, score) for name in names]
 
 
-def cells_of(stand: Stand) -> Iterator[tuple[Cheat, Cells]]:
-    """The cheats that make sense on a stand."""
-    for one in CHEATS:
-        made = one.make(stand)
-        if made is not None:
-            yield one, made
+# ------------------------------------------------------------------- honest work with one lie in it
+
+
+def _edit(path: str, change: str) -> str:
+    """Code that changes one thing of a record ``d``."""
+    return (
+        f"import json\nd = json.load(open({path!r}))\n{change}\njson.dump(d, open({path!r}, 'w'))"
+    )
+
+
+def _lie(stage: Stage, about: str, share: float, path: str, change: Callable[[Stand], str]) -> None:
+    """A cheat that does the stage and changes one statement; ``share`` is what that must cost."""
+
+    def make(stand: Stand) -> Cells | None:
+        code = change(stand)
+        return [*stand.honest[stage], _edit(path, code)] if code else None
+
+    make.__name__ = "lie_" + about.replace(" ", "_").replace("'", "")
+    cheat(stage, f"honest work, but {about}", 1.0 - share)(make)
+
+
+_FACTS, _SETUP, _PILOT = "plan/facts.json", "setup/setup.json", "validation/pilot.json"
+# Of the least share that an item has in any tier: S1 has up to nine items.
+_lie(S1, "one case too many", 0.1, _FACTS, lambda s: "d['case_count'] += 1")
+_lie(S1, "no model's name", 0.1, _FACTS, lambda s: "d['model'] = 'resnet_9000'")
+_lie(S1, "another output path", 0.1, _FACTS, lambda s: "d['output']['path'] = 'outputs/x.bin'")
+_lie(
+    S1,
+    "a pilot check that leaves the truth out",
+    0.1,
+    _FACTS,
+    lambda s: (
+        "low, high = d['pilot_check']['range']\n"
+        "d['pilot_check']['range'] = [high + abs(high) + 1, high + abs(high) + 1.5]"
+    ),
+)
+_lie(
+    S1,
+    "preprocessing of another model",
+    0.1,
+    _FACTS,
+    lambda s: f"d['preprocessing'][{next(iter(s.spec.model.preprocessing))!r}] = 'none'",
+)
+_lie(
+    S1,
+    "one wrong range",
+    0.1,
+    _FACTS,
+    lambda s: f"d[{next(k for k, f in s.spec.facts.items() if f.kind != 'per_case')!r}] = [-7, -6]",
+)
+_lie(S2, "another torch", 0.19, _SETUP, lambda s: "d['versions']['torch'] = '1.4.0'")
+_lie(
+    S2,
+    "inputs as assumed",
+    0.19,
+    _SETUP,
+    lambda s: f"d['inputs'][{next(iter(s.spec.inputs))!r}] = -9",
+)
+_lie(S2, "a probe that was never run", 0.19, _SETUP, lambda s: "d['probe']['mean'] += 0.5")
+_lie(S2, "a rounded parameter count", 0.19, _SETUP, lambda s: "d['model']['parameters'] += 1")
+_lie(S3, "the record of another case", 0.19, _PILOT, lambda s: "d['case'] = 'case-1'")
+_lie(
+    S3,
+    "a nicer sanity value",
+    0.19,
+    _PILOT,
+    lambda s: f"d[{s.spec.pilot.quantity!r}] = d[{s.spec.pilot.quantity!r}] * 3 + 99",
+)
+
+
+@cheat(S1, "the plan written after the work", 1.0 - 0.1)
+def plan_after_the_work(stand: Stand) -> Cells:
+    return [put(f"outputs/{stand.cases[0]}/x.txt", "x"), *stand.honest[S1]]
+
+
+@cheat(S1, "one model compared with itself", 1.0 - 0.1)
+def candidates_of_one(stand: Stand) -> Cells | None:
+    if stand.tier == "lite":
+        return None
+    return [*stand.honest[S1], _edit(_FACTS, "d['candidates'] = [d['model']] * 5")]
+
+
+@cheat(S1, "a picture of one colour", 1.0 - 0.1)
+def plan_of_one_colour(stand: Stand) -> Cells | None:
+    if stand.tier == "lite":
+        return None
+    draw = "from PIL import Image\nImage.new('RGB', (640, 120)).save('plan/plan.png')"
+    return [*stand.honest[S1], draw]
+
+
+@cheat(S2, "trial and error without end", 1.0 - 0.19)
+def cells_that_fail(stand: Stand) -> Cells:
+    return [*["1/0"] * 6, *stand.honest[S2]]
+
+
+@cheat(S3, "outputs of the right form, far from anything plausible", 1.0 - 0.19)
+def pilot_off_the_grid(stand: Stand) -> Cells | None:
+    """A pipeline that spoils geometry or form, truly recorded."""
+    if stand.spec.output.format not in ("nifti-labels", "nifti-image"):
+        return None
+    body = (
+        "    good(source, target)\n"
+        "    import nibabel as nib, numpy as np\n"
+        "    path = os.path.join(target, name)\n"
+        "    image = nib.load(path)\n"
+        "    data = np.asarray(image.dataobj)[::2]\n"
+        "    nib.save(nib.Nifti1Image(data, image.affine), os.path.join(target, 'new.nii.gz'))\n"
+        "    os.replace(os.path.join(target, 'new.nii.gz'), path)\n"
+    )
+    return [_wrapped(stand, body), *stand.honest[S3]]
+
+
+@cheat("S3-recovery", "an exposed fault left where it is", 1.0 - 0.16)
+def fault_left_alone(stand: Stand) -> Cells:
+    return stand.honest[S3]

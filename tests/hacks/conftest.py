@@ -12,18 +12,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from stand import Stand
 
-GetStand = Callable[[str, str], Stand]
+GetStand = Callable[..., Stand]
 
 
 @pytest.fixture(scope="session")
 def stand() -> Iterator[GetStand]:
-    """``(task id, backend)`` -> its stand."""
-    made: dict[tuple[str, str], Stand] = {}
+    """``(task id, backend, tier)`` -> its stand."""
+    made: dict[tuple[str, str, str], Stand] = {}
 
-    def get(task_id: str, backend: str) -> Stand:
-        key = (task_id, backend)
+    def get(task_id: str, backend: str, tier: str = "lite") -> Stand:
+        key = (task_id, backend, tier)
         if key not in made:
-            made[key] = Stand(task_id, backend)
+            made[key] = Stand(*key)
         return made[key]
 
     yield get

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -44,29 +45,32 @@ class Stand:
         honest: The expert's code for each stage from there.
     """
 
-    def __init__(self, task_id: str, backend: str) -> None:
+    def __init__(self, task_id: str, backend: str, tier: str = "lite") -> None:
+        self.tier = tier
         self.task = load_task(task_id)
         self.spec = self.task.spec
         self.track = self.spec.track
         self.instance: Instance = self.task.instance("train", INDEX, "mini")
         self.other: Instance = self.task.instance("train", INDEX + 1, "mini")
         self.env = AutoMedEnv(
-            track=self.track, task=task_id, size="mini", sandbox=backend, bank=self
+            track=self.track, task=task_id, size="mini", sandbox=backend, bank=self, tier=tier
         )
         self.files: dict[Stage, dict[str, bytes]] = {}
         self._prepare()
         self.honest: dict[Stage, list[str]] = {
             stage: [
                 cell.code
-                for cell in self.task.script({"repair": "skip"}, focus=stage, outcome="success")
+                for cell in self.task.script(
+                    {"repair": "skip"}, focus=stage, outcome="success", tier=tier
+                )
             ]
             for stage in WORK_STAGES
         }
-        self._scores: dict[tuple[Stage, tuple[str, ...]], float] = {}
+        self._played: dict[tuple[str, tuple[str, ...]], Played] = {}
 
     def _prepare(self) -> None:
         self.env.reset(seed=0, options={"index": INDEX})
-        cells = self.task.script({"repair": "skip"})
+        cells = self.task.script({"repair": "skip"}, tier=self.tier)
         for stage in WORK_STAGES:
             laid = self.env.workspace().items()
             self.files[stage] = {path: data for path, data in laid if path != "task/spec.json"}
@@ -75,23 +79,49 @@ class Stand:
                 assert self.env.episode.cells[-1].result.ok, self.env.episode.cells[-1].result
         self.done = self.env.workspace()
 
+    @functools.cached_property
+    def ill(self) -> dict[str, bytes]:
+        """What lies there before S3 where the pipeline has a fault that the task pays for.
+
+        One that shows in nothing else, where the task has such a fault: whoever leaves it alone
+        then does all the rest of S3 well.
+        """
+        faults = (m for m in self.task.mistakes if m.check and not m.outcome and "task" in m.costs)
+        best: tuple[float, dict[str, bytes]] = (-1.0, {})
+        for fault in sorted(faults, key=lambda mistake: mistake.costs["task"])[:6]:
+            self.__dict__["ill"] = self._left_by(fault.choices)
+            score = self._play("S3-recovery", tuple(self.honest[Stage.S3])).score
+            best = max(best, (score, self.__dict__["ill"]), key=lambda pair: pair[0])
+            if score >= 0.8:
+                break
+        return best[1]
+
+    def _left_by(self, choices: Mapping[str, str]) -> dict[str, bytes]:
+        self.env.reset(seed=0, options={"index": INDEX})
+        for cell in self.task.script({**choices, "repair": "skip"}, tier=self.tier):
+            if cell.stage < Stage.S3:
+                self.env.step(execute_call(cell.language, cell.code))
+        return {p: d for p, d in self.env.workspace().items() if p != "task/spec.json"}
+
     # ------------------------------------------------------------------------- a source of states
 
     def get(self, state_id: str) -> StageState:
-        focus = Stage[state_id]
+        name, _, outcome = state_id.partition("-")
+        focus = Stage[name]
         return StageState(
+            tier=self.tier,
             state_id=state_id,
             track=self.track,
             task=self.spec.id,
             task_digest=self.task.digest,
             focus=focus,
-            outcome="success",
+            outcome=outcome or "success",
             index=INDEX,
             instance_digest=self.instance.digest,
         )
 
     def workspace(self, state_id: str) -> dict[str, bytes]:
-        return self.files[Stage[state_id]]
+        return self.ill if state_id == "S3-recovery" else self.files[Stage[state_id]]
 
     def sample(self, rng: np.random.Generator, **query: Any) -> StageState:
         return self.get(query["focus"].name)
@@ -104,29 +134,30 @@ class Stand:
 
     # ---------------------------------------------------------------------------------- episodes
 
-    def play(self, focus: Stage, cells: Iterable[str | tuple[str, str]]) -> Played:
-        """Run cells and hand in. Python, or ``("bash", code)``."""
-        if focus is Stage.E2E:
-            self.env.reset(seed=11, options={"index": INDEX})
-        else:
-            self.env.reset(seed=11, options={"state_id": focus.name})
+    def play(self, start: str, cells: Iterable[str]) -> Played:
+        """Run cells from a start and hand in; equal episodes are played once.
+
+        Args:
+            start: ``E2E``, or a stage, with ``-recovery`` where its pipeline is ill.
+            cells: Python.
+        """
+        key = (start, tuple(cells))
+        if key not in self._played:
+            self._played[key] = self._play(*key)
+        return self._played[key]
+
+    def _play(self, start: str, cells: tuple[str, ...]) -> Played:
+        options = {"index": INDEX} if start == "E2E" else {"state_id": start}
+        self.env.reset(seed=11, options=options)
         info: Mapping[str, Any] = {}
         for cell in [*cells, None]:
-            language, code = ("python", cell) if isinstance(cell, str) else cell or ("", "")
-            action = submit_call() if cell is None else execute_call(language, code)
+            action = submit_call() if cell is None else execute_call("python", cell)
             _, _, terminated, truncated, info = self.env.step(action)
             if terminated or truncated:
                 break
         rubric = self.env.rubric
         assert rubric is not None
         return Played(float(info["score"]), rubric, self.env.episode)
-
-    def worth(self, focus: Stage, cells: tuple[str, ...]) -> float:
-        """Score of honest cells, played once."""
-        key = (focus, cells)
-        if key not in self._scores:
-            self._scores[key] = self.play(focus, cells).score
-        return self._scores[key]
 
     # ------------------------------------------------------------------------ what a cheat may use
 

@@ -6,13 +6,18 @@ Every cheat on the Lite task of every track, played for real. `make test` plays 
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import sys
 from collections.abc import Callable
 
 import pytest
 from cheats import CHEATS, Cheat
-from stand import Stand
+from stand import Played, Stand
 
+from bat_env.episode import Episode
+from bat_env.rubric import RubricContract, compile_contract
+from bat_env.rubric.base import Context, Verdict
 from bat_env.stages import Stage
 from bat_env.tasks import load_task, task_ids
 
@@ -57,15 +62,21 @@ def _parameters() -> list[object]:
     return found
 
 
+def bound(cheat: Cheat, one: Stand) -> float:
+    """What a cheat may be paid at most: the worth of its honest part."""
+    if isinstance(cheat.base, float):
+        return cheat.base
+    return one.play(cheat.start, cheat.base(one)).score
+
+
 def check(cheat: Cheat, one: Stand) -> None:
     """Play a cheat and its honest part, and compare."""
     cells = cheat.make(one)
     if cells is None:
         pytest.skip("makes no sense for this task")
-    base = one.worth(cheat.focus, tuple(cheat.base(one)))
-    played = one.play(cheat.focus, cells)
-    assert played.score <= base, f"paid {played.score} for: {cheat.about}\n" + "\n".join(
-        played.paid()
+    played = one.play(cheat.start, cells)
+    assert played.score <= bound(cheat, one), (
+        f"paid {played.score} for: {cheat.about}\n" + "\n".join(played.paid())
     )
 
 
@@ -83,12 +94,55 @@ def test_honest_work_is_paid_where_cheats_are_not(
     """The control: a stand on which nothing is ever paid would prove nothing."""
     one = stand(task_id, "local")
     for focus, cells in one.honest.items():
-        assert one.worth(focus, tuple(cells)) >= 0.8, focus
-    assert one.worth(Stage.E2E, tuple(one.honest[Stage.S1])) > 0.0
+        assert one.play(focus.name, cells).score >= 0.99, focus
+    assert one.play("E2E", one.honest[Stage.S1]).score > 0.0
+
+
+def test_every_predicate_is_needed(stand: Callable[..., Stand]) -> None:
+    """Mutation test: with any one predicate always true, at least one cheat is paid."""
+    one = stand("seg/kidney_tumor", "local", "pro")
+    played = []
+    for cheat in CHEATS:
+        cells = cheat.make(one)
+        if cells is not None:
+            played.append((cheat, one.play(cheat.start, cells), bound(cheat, one)))
+    assert all(episode.score <= most for _, episode, most in played)
+    asleep = {item.id for cheat, _, _ in played for item in _contract(one, cheat).items}
+    assert len(asleep) == 24  # nine of S1, five of S2, six of S3 with the recovery's, two and two
+    for cheat, episode, most in played:
+        contract = _contract(one, cheat)
+        for item in contract.items:
+            if item.id in asleep and _mutant(contract, item.id, one, episode) > most:
+                asleep.discard(item.id)
+    assert not asleep
+
+
+def _contract(one: Stand, cheat: Cheat) -> RubricContract:
+    outcome = cheat.start.partition("-")[2] or ("success" if cheat.start != "E2E" else None)
+    return compile_contract(one.spec, tier=one.tier, focus=cheat.stage, outcome=outcome)
+
+
+def _mutant(contract: RubricContract, item_id: str, one: Stand, played: Played) -> float:
+    """The score where one predicate is always true."""
+
+    def always(episode: Episode, ctx: Context, final: bool) -> Verdict:
+        return Verdict(item_id, "pass", 1.0)
+
+    items = tuple(
+        dataclasses.replace(item, predicate=always) if item.id == item_id else item
+        for item in contract.items
+    )
+    mutant = dataclasses.replace(contract, items=items)
+    with pytest.MonkeyPatch.context() as patch:
+        # Other predicates may rest on this one.
+        check = next(i.predicate for i in contract.items if i.id == item_id).check  # type: ignore
+        patch.setattr(sys.modules[check.__module__], check.__name__, lambda *_: "always")
+        result = mutant.evaluate(played.episode, Context(one.spec, one.instance), True)
+    return result.score or 0.0
 
 
 def test_the_matrix_is_as_large_as_promised() -> None:
     assert len({cheat.id for cheat in CHEATS}) == len(CHEATS)
     assert len(_cells()) >= 300 or len(lite_tasks()) < 7
     assert len(_SAMPLE) >= 60
-    assert {cheat.focus for cheat in CHEATS} == set(Stage)
+    assert {cheat.stage for cheat in CHEATS} == set(Stage)
