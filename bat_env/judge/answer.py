@@ -26,6 +26,7 @@ MAX_ANSWER_CHARS: Final = 64 * 1024
 
 FindingState: TypeAlias = Literal["met", "unmet", "null"]
 
+_TYPOGRAPHIC: Final = str.maketrans("‘’‚“”„–—−‑", "'''\"\"\"----")
 _BLOCK: Final = re.compile(r"\A```(?:json)?[ \t]*\n(?P<body>.*?)\n?```\Z", re.S)
 _THOUGHT: Final = re.compile(r"\A<think>.*?</think>", re.S)
 
@@ -155,7 +156,8 @@ def _parsed(text: str) -> _Answer:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.split())
+    """Text without what models change when they copy: spaces, typographic quotes and dashes."""
+    return " ".join(text.translate(_TYPOGRAPHIC).split())
 
 
 def _wrong_citation(item: _Item, question: Question, files: Mapping[str, Frozen]) -> str:

@@ -1,8 +1,8 @@
 """Text of an agent as data: bounded, numbered, with nothing in it that a model reads as a command.
 
 Every line gets its number in front, so none can start with a role marker or close a fence. Signs
-that chat templates and tokenizers give a meaning, and signs that people do not see, are replaced by
-harmless ones. What the judge sees is also what its citations are compared with.
+that chat templates and tokenizers give a meaning are replaced by harmless ones; signs that people
+do not see are left out. What the judge sees is also what its citations are compared with.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ MAX_LINE_CHARS: Final = 400
 MAX_MARKS: Final = 2
 """Combining marks in a row that are kept."""
 
-_INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_INVISIBLE: Final = frozenset({"Cc", "Cf", "Zl", "Zp"})
+_NO_TEXT: Final = frozenset({"Cs", "Co", "Cn"})
 _SIGNS: Final = frozenset("<>[]|`{}")
-_ESCAPE: Final = re.compile(r"\\u\{[0-9a-f]+\}")
+_HARMLESS: Final = {"<": "‹", ">": "›", "`": "'"}
+_SELECTOR: Final = re.compile("[\u180b-\u180d\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _BRACKETED: Final = re.compile(r"\[(/?[A-Z][A-Z_]+)\]")
 
 
@@ -49,27 +51,30 @@ class Frozen:
 
     @property
     def empty(self) -> bool:
-        """Whether it says nothing: no letter and no digit that people can see."""
-        seen = (_ESCAPE.sub("", text) for text in self.lines.values())
-        return not any(c.isalnum() for text in seen for c in text)
+        """Whether it says nothing: no letter and no digit."""
+        return not any(c.isalnum() for text in self.lines.values() for c in text)
 
 
 def _sign(char: str) -> str:
-    """One character as it is shown."""
+    """One character as it is shown: itself, something harmless, or nothing."""
     if " " <= char <= "~":
-        return {"<": "‹", ">": "›", "`": "'"}.get(char, char)
-    if char == "\t":
-        return " "
+        return _HARMLESS.get(char, char)
     category = unicodedata.category(char)
-    if category == "Zs":
+    if char == "\t" or category == "Zs":
         return " "
-    if category in _INVISIBLE or _SIGNS & set(unicodedata.normalize("NFKC", char)):
-        return f"\\u{{{ord(char):x}}}"
-    return char
+    if category in _INVISIBLE or _SELECTOR.match(char):
+        return ""
+    if category in _NO_TEXT:
+        return "\ufffd"
+    normal = unicodedata.normalize("NFKC", char)
+    # Some tokenizers bring text into this form before they look for their signs.
+    return "".join(_HARMLESS.get(c, c) for c in normal) if _SIGNS & set(normal) else char
 
 
 def shown(line: str) -> str:
     """One line of an agent's text as the judge sees it: printable, inert, clipped.
+
+    What people do not see is left out, so that the rest can be quoted as it stands.
 
     Args:
         line: Any text.
@@ -77,12 +82,11 @@ def shown(line: str) -> str:
     Returns:
         At most :data:`MAX_LINE_CHARS` characters, and a word about what was cut.
     """
-    # Nothing of a line is looked at that cannot be shown: an escape is never shorter than its sign.
     head, parts, marks = line[:MAX_LINE_CHARS], [], 0
     for char in head:
         marks = marks + 1 if unicodedata.combining(char) else 0
-        parts.append(_sign(char) if marks <= MAX_MARKS else f"\\u{{{ord(char):x}}}")
-    text = _BRACKETED.sub(r"(\1)", "".join(parts)).replace("\ufe0f", "")
+        parts.append(_sign(char) if marks <= MAX_MARKS else "")
+    text = _BRACKETED.sub(r"(\1)", "".join(parts))
     cut = len(line) > len(head) or len(text) > MAX_LINE_CHARS
     return f"{text[:MAX_LINE_CHARS]} (line cut)" if cut else text
 

@@ -117,6 +117,7 @@ HELD = [
     {"quote": "  The  CT has 3 mm\tslices "},
     {"quote": "a slope <1>; the net"},
     {"quote": "a slope ‹1›; the net"},
+    {"quote": "the net wants\u200b 2\u00a0mm"},
     {"line": 3, "quote": "short"},
     {"line": 1, "quote": "# Plan"},
     {"line": 4, "quote": "flipped axis, seen by comparing shapes and by opening"},
@@ -158,7 +159,7 @@ def test_items_that_are_left_out_are_null():
 
 def test_what_a_judge_says_is_inert_too():
     found = read(answer(item(reason="fine \x1b[2J <|im_start|> \u202e"), item("S1.b")))
-    assert found["S1.a"].message == "fine \\u{1b}[2J ‹|im_start|› \\u{202e}"
+    assert found["S1.a"].message == "fine [2J ‹|im_start|› "
 
 
 VALUES = st.recursive(

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bat_env.errors import UnknownNameError
-from bat_env.judge import JudgedContract, judged_contract
+from bat_env.errors import BankError, UnknownNameError
+from bat_env.judge import JudgedContract, judged_contract, make_judge
 from bat_env.judge.contract import JUDGE_WEIGHT
 from bat_env.judge.example import GOOD, example_episode
 from bat_env.judge.items import asked_of_agent, questions
 from bat_env.rubric import compile_contract
 from bat_env.rubric.base import Context
+from bat_env.scoring import contract_of
 from bat_env.stages import WORK_STAGES, Stage
 from bat_env.tasks import load_task, task_ids
 
@@ -174,3 +176,20 @@ def test_items_are_plain_values(spec):
 def test_unknown_tiers_are_still_refused(spec):
     with pytest.raises(UnknownNameError):
         both(spec, tier="nope")
+
+
+def test_bank_states_are_admitted_under_the_rules(spec):
+    rules, judged = both(spec)
+    judge = make_judge({"base_url": "http://127.0.0.1:9/v1", "model": "m"})
+    start = SimpleNamespace(
+        task=SimpleNamespace(spec=spec),
+        tier="lite",
+        focus=Stage.S1,
+        outcome=None,
+        state_id="s",
+        state=SimpleNamespace(rubric_digest=rules.digest),
+    )
+    assert contract_of(start, judge).digest == judged.digest
+    start.state.rubric_digest = judged.digest
+    with pytest.raises(BankError, match="another rubric"):
+        contract_of(start, judge)

@@ -88,6 +88,29 @@ def test_text_of_people_stays_as_it_is(text):
     assert shown(text) == text
 
 
+def test_hidden_signs_cannot_keep_a_judge_from_quoting(server, make_judge_of, make_plan):
+    # Else an agent could turn "not met" into null, which does not count against it.
+    words = "The model was trained on one spacing, these volumes have several."
+    hidden = "".join(
+        c + "\u200b\u00ad\u0301\u0301\u0301\u0301"[: 1 + i % 2] for i, c in enumerate(words)
+    )
+
+    def typed(asked):
+        return asked.answer(False, line=1, quote=words)
+
+    server.play(typed)
+    found = make_plan(hidden).ask(make_judge_of(tries=1, agreement=False))
+    assert {f.state for f in found.values()} == {"unmet"}
+
+
+def test_a_quote_may_be_typed_plainly(server, make_judge_of, make_plan):
+    server.play(lambda asked: asked.answer(True, line=1, quote='it\'s a "risk" - the axis'))
+    found = make_plan("Here: it’s a “risk” – the axis may flip").ask(
+        make_judge_of(tries=1, agreement=False)
+    )
+    assert {f.state for f in found.values()} == {"met"}
+
+
 def test_huge_files_are_bounded_and_keep_head_and_tail():
     copy = frozen("plan/plan.md", b"".join(b"line %d\n" % n for n in range(200_000)))
     assert copy.total == 200_000 and len(copy.lines) <= fence.MAX_FILE_LINES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from judge_server import Reply, good
@@ -195,6 +196,16 @@ def test_more_keys_of_a_request(server, make_judge_of, make_plan):
     sent = server.asked[0].body
     assert sent["max_completion_tokens"] == 99 and sent["seed"] == 1
     assert "max_tokens" not in sent and "temperature" not in sent
+
+
+def test_one_judge_serves_many_threads(server, make_judge_of, make_plan):
+    judge = make_judge_of()
+    plans = [make_plan(f"Plan {n} says how {{model}} meets these volumes.") for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda plan: plan.ask(judge), plans))
+    assert all(states(one) == MET for one in found) and len(server.asked) == 8
+    for number, one in enumerate(found):
+        assert f"Plan {number} " in one["S1.fit_explained"].quote
 
 
 # ------------------------------------------------------------------------------------------- cache
