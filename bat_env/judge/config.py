@@ -41,6 +41,9 @@ class JudgeConfig(BaseModel):
     structured: bool = Field(
         True, description="Send the answer's JSON schema; left out where a server refuses it."
     )
+    system: bool = Field(
+        True, description="Send the rules as a system message; false: at the head of the user's."
+    )
     agreement: bool = Field(
         True, description="Also ask what the rules decide: for the agreement report, never scored."
     )

@@ -169,7 +169,7 @@ class Judge:
             "stage": stage.name,
             "questions": [q.id for q in asked],
             "files": material.digest,
-            "sampling": key_of({"t": self.config.temperature, "body": self.config.body}),
+            "sampling": key_of(self.config.model_dump(include={"temperature", "system", "body"})),
         }
         key, cache = key_of(about), self.cache
         kept = None if cache is None else cache.get(key)
@@ -228,11 +228,14 @@ class Judge:
         end: float,
     ) -> tuple[dict[str, Finding], bool]:
         token = secrets.token_hex(12)
+        said = messages(spec, asked, material, token)
+        if not self.config.system:
+            said = [{"role": "user", "content": "\n\n".join(part["content"] for part in said)}]
 
         def ask(schema: Mapping[str, Any] | None) -> tuple[str, bool]:
             return complete(
                 self.config,
-                messages(spec, asked, material, token),
+                said,
                 schema=schema,
                 max_tokens=max_tokens,
                 timeout_s=max(0.05, min(self.config.timeout_s, end - time.monotonic())),

@@ -27,7 +27,7 @@ class Asked:
 
     @property
     def user(self) -> str:
-        return str(self.body["messages"][1]["content"])
+        return str(self.body["messages"][-1]["content"])
 
     @property
     def token(self) -> str:

@@ -198,6 +198,14 @@ def test_more_keys_of_a_request(server, make_judge_of, make_plan):
     assert "max_tokens" not in sent and "temperature" not in sent
 
 
+def test_models_without_a_system_message(server, make_judge_of, make_plan):
+    make_plan().ask(make_judge_of(tries=1))
+    make_plan().ask(make_judge_of(tries=1, system=False))
+    both, one = (asked.body["messages"] for asked in server.asked)
+    assert [m["role"] for m in both] == ["system", "user"] and [m["role"] for m in one] == ["user"]
+    assert server.asked[1].token in one[0]["content"]
+
+
 def test_one_judge_serves_many_threads(server, make_judge_of, make_plan):
     judge = make_judge_of()
     plans = [make_plan(f"Plan {n} says how {{model}} meets these volumes.") for n in range(8)]
