@@ -86,6 +86,11 @@ def _shade(rng: Rng, colour: Any, spread: float) -> list[float]:
     return [v + shift + _between(rng, -6, 6) for v in colour]
 
 
+def _brown(rng: Rng, lighter: float = 0.0) -> list[float]:
+    """The pigment that several classes share."""
+    return _shade(rng, (118 + lighter, 78 + lighter, 56 + lighter), 26)
+
+
 def _place(rng: Rng, low: float, high: float) -> tuple[tuple[float, float], tuple[float, float]]:
     r = _between(rng, low, high)
     centre = (_between(rng, -0.2, 0.2), _between(rng, -0.2, 0.2))
@@ -93,45 +98,63 @@ def _place(rng: Rng, low: float, high: float) -> tuple[tuple[float, float], tupl
 
 
 def _nevus(canvas: Canvas, rng: Rng) -> None:
-    centre, radii = _place(rng, 0.3, 0.5)
-    canvas.paint(canvas.blob(centre, radii, 0.25), _shade(rng, (128, 84, 58), 16), 0.9)
+    centre, radii = _place(rng, 0.3, 0.55)
+    canvas.paint(canvas.blob(centre, radii, 0.25, _between(rng, 0, 0.5)), _brown(rng), 0.9)
+    if rng.random() < 0.4:  # An atypical one has a darker part.
+        canvas.spots(1, (centre, radii), (0.1, 0.2), _shade(rng, (60, 42, 38), 10), 0.7)
 
 
 def _melanoma(canvas: Canvas, rng: Rng) -> None:
-    centre, radii = _place(rng, 0.45, 0.65)
-    canvas.paint(canvas.blob(centre, radii, 0.15, 0.9), _shade(rng, (92, 58, 46), 12), 0.95)
-    canvas.spots(3, (centre, radii), (0.14, 0.24), _shade(rng, (34, 26, 32), 8), 0.9)
-    canvas.spots(2, (centre, radii), (0.12, 0.2), _shade(rng, (96, 106, 132), 10), 0.8)
+    centre, radii = _place(rng, 0.38, 0.65)
+    canvas.paint(canvas.blob(centre, radii, 0.15, _between(rng, 0.3, 0.9)), _brown(rng), 0.95)
+    dark, veil = int(rng.integers(1, 3)), int(rng.integers(0, 3))
+    canvas.spots(dark, (centre, radii), (0.12, 0.22), _shade(rng, (38, 30, 34), 10), 0.85)
+    canvas.spots(veil, (centre, radii), (0.1, 0.18), _shade(rng, (96, 106, 132), 10), 0.7)
 
 
 def _carcinoma(canvas: Canvas, rng: Rng) -> None:
-    centre, radii = _place(rng, 0.4, 0.58)
-    canvas.paint(canvas.blob(centre, radii, 0.35, 0.3), _shade(rng, (222, 164, 168), 8), 0.8)
-    canvas.spots(6, (centre, radii), (0.05, 0.09), _shade(rng, (88, 98, 150), 10), 0.85)
-    canvas.spots(1, (centre, (radii[0] * 0.3, radii[1] * 0.3)), (0.12, 0.18), (168, 44, 40), 0.8)
+    centre, radii = _place(rng, 0.35, 0.58)
+    canvas.paint(canvas.blob(centre, radii, 0.35, 0.3), _shade(rng, (216, 158, 158), 10), 0.7)
+    nests = int(rng.integers(1, 7))
+    canvas.spots(nests, (centre, radii), (0.05, 0.09), _shade(rng, (88, 98, 150), 14), 0.8)
+    if rng.random() < 0.7:
+        ulcer = (centre, (radii[0] * 0.4, radii[1] * 0.4))
+        canvas.spots(1, ulcer, (0.1, 0.18), _shade(rng, (168, 48, 46), 12), 0.75)
 
 
 def _keratosis(canvas: Canvas, rng: Rng) -> None:
-    centre, radii = _place(rng, 0.4, 0.6)
-    canvas.paint(canvas.blob(centre, radii, 0.08, 0.25), _shade(rng, (168, 132, 86), 12), 0.9)
-    canvas.spots(9, (centre, radii), (0.05, 0.09), _shade(rng, (240, 226, 180), 8), 0.85)
-    canvas.spots(6, (centre, radii), (0.04, 0.07), _shade(rng, (84, 62, 40), 8), 0.85)
+    centre, radii = _place(rng, 0.35, 0.6)
+    body = canvas.blob(centre, radii, _between(rng, 0.08, 0.25), _between(rng, 0.1, 0.5))
+    canvas.paint(body, _shade(rng, (150, 112, 76), 22), 0.85)
+    cysts, plugs = int(rng.integers(2, 10)), int(rng.integers(1, 7))
+    canvas.spots(cysts, (centre, radii), (0.04, 0.08), _shade(rng, (232, 216, 176), 12), 0.75)
+    canvas.spots(plugs, (centre, radii), (0.04, 0.07), _shade(rng, (84, 62, 40), 8), 0.8)
 
 
 def _dermatofibroma(canvas: Canvas, rng: Rng) -> None:
-    centre, radii = _place(rng, 0.35, 0.55)
-    canvas.paint(canvas.blob(centre, radii, 0.5), _shade(rng, (158, 110, 92), 12), 0.85)
-    core = (radii[0] * 0.45, radii[1] * 0.45)
-    canvas.paint(canvas.blob(centre, core, 0.5), _shade(rng, (238, 222, 212), 8), 0.9)
+    centre, radii = _place(rng, 0.33, 0.55)
+    canvas.paint(canvas.blob(centre, radii, 0.5, _between(rng, 0, 0.3)), _brown(rng, 26), 0.7)
+    core = (radii[0] * _between(rng, 0.3, 0.5), radii[1] * _between(rng, 0.3, 0.5))
+    scar = _shade(rng, (228, 204, 192), 14)
+    canvas.paint(canvas.blob(centre, core, 0.5), scar, _between(rng, 0.36, 0.9))
 
 
 def _vascular(canvas: Canvas, rng: Rng) -> None:
-    centre, radii = _place(rng, 0.3, 0.5)
-    canvas.spots(9, (centre, radii), (0.12, 0.2), _shade(rng, (168, 36, 54), 14), 0.75)
+    centre, radii = _place(rng, 0.28, 0.5)
+    count = int(rng.integers(3, 10))
+    red = _shade(rng, (164, 44, 58), 18)
+    canvas.spots(count, (centre, radii), (0.1, 0.2), red, _between(rng, 0.4, 0.8))
 
 
 def _normal(canvas: Canvas, rng: Rng) -> None:
-    """Skin alone."""
+    """Skin alone, often with freckles or a flush."""
+    if rng.random() < 0.5:
+        freckle = [v * _between(rng, 0.72, 0.86) for v in canvas.rgb[0, 0]]
+        canvas.spots(int(rng.integers(2, 8)), ((0, 0), (1, 1)), (0.03, 0.1), freckle, 0.7)
+    if rng.random() < 0.4:
+        centre, radii = _place(rng, 0.3, 0.6)
+        flush = [v * k for v, k in zip(canvas.rgb[0, 0], (1.0, 0.84, 0.84), strict=True)]
+        canvas.paint(canvas.blob(centre, radii, 0.6, 0.4), flush, _between(rng, 0.4, 0.9))
 
 
 PAINTERS: dict[str, Callable[[Canvas, Rng], None]] = {
@@ -157,11 +180,14 @@ def _photo(rng: Rng, size: Mapping[str, Any], label: str) -> np.ndarray:
     low, high = size["side_px"]
     height, width = (int(n) for n in rng.integers(low, high + 1, 2))
     canvas = Canvas(rng, height, width)
+    skin = canvas.rgb
     PAINTERS[label](canvas, rng)
+    # Some lesions are faint.
+    canvas.rgb = skin + (canvas.rgb - skin) * _between(rng, 0.34, 1.0)
     _hairs(canvas, rng)
     gain = [_between(rng, 0.93, 1.05) for _ in range(3)]
     light = 1 + (canvas.x * _between(rng, -0.1, 0.1) + canvas.y * _between(rng, -0.1, 0.1))
-    noise = rng.integers(-7, 8, (height, width, 3)) + rng.integers(-7, 8, (height, width, 3))
+    noise = rng.integers(-10, 11, (height, width, 3)) + rng.integers(-10, 11, (height, width, 3))
     rgb = canvas.rgb * gain * light[..., None] + noise
     return np.rint(np.clip(rgb, 0, 255)).astype(np.uint8)
 

@@ -18,7 +18,7 @@ from bat_env.tasks import Task
 from bat_env.tasks.training import FIRST_INDEX, Training, descend, training_instances
 
 INSTANCES = {"mini": 60, "full": 30}
-STEPS, BATCH, RATE = 360, 40, 4e-3
+STEPS, BATCH, RATE = 520, 40, 4e-3
 
 
 def prepare(data: bytes, card: dict) -> np.ndarray:
