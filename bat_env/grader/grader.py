@@ -17,7 +17,7 @@ from bat_env.grader.preview import Preview, unpack
 from bat_env.tasks.instance import Instance
 from bat_env.tasks.spec import TaskSpec
 
-_ANSWER_CHARS: Final[int] = 200
+_ANSWER_CHARS: Final[int] = 2000
 _KEPT_INSTANCES: Final[int] = 64
 """Instances whose truth-side numbers are kept."""
 

@@ -45,7 +45,8 @@ _SAME_SCORE: Final = 0.05
 
 
 _COARSE: Final = 20
-"""Steps across a picture in which places of boxes are told apart between cases."""
+_PIXELS: Final = 4
+"""Steps across a picture, and pixels of a step, in which places of boxes are told apart."""
 
 
 class DetParams(MetricParams):
@@ -141,15 +142,17 @@ def _properties(spec: TaskSpec, boxes: Sequence[Box]) -> dict[str, Any]:
 
 
 def _answer(boxes: Sequence[Box], size: tuple[float, float]) -> str:
-    """Classes and coarse places, as parts of the picture: what two cases can have in common."""
-    width, height = size
-    scale = (width, height, width, height)
+    """Classes and coarse places: in pixels, and as parts of the picture."""
     sure = " ".join(f"{box.score:.1f}" for box in sorted(boxes))
-    found = sorted(
-        (box.label, *(round(_COARSE * c / s) for c, s in zip(box.corners, scale, strict=True)))
-        for box in boxes
-    )
-    return (" ".join(",".join(map(str, row)) for row in found) or "no boxes") + f"\t{sure}"
+    width, height = size
+    forms = []
+    for scale in ((_PIXELS,) * 4, (width / _COARSE, height / _COARSE) * 2):
+        rows = sorted(
+            (box.label, *(round(c / s) for c, s in zip(box.corners, scale, strict=True)))
+            for box in boxes
+        )
+        forms.append(" ".join(",".join(map(str, row)) for row in rows) or "no boxes")
+    return "\n".join(f"{form}\t{sure}" for form in forms)
 
 
 class DetMap:

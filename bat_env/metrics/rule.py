@@ -30,7 +30,7 @@ class CaseScore:
         parts: JSON-able pieces that metrics over all cases pool (boxes, labels).
         answer: What was answered, without what belongs to the case, where two cases may have the
             same answer: a label, a letter, boxes, findings. Empty for images and masks. After a
-            tab, how sure: probabilities, scores.
+            tab, how sure: probabilities, scores. Other forms of it follow on lines of their own.
         trivial: Name of the trivial method whose output this is, or ``""``.
     """
 

@@ -49,9 +49,24 @@ def without_a_look(grade: GradeResult, cases: Sequence[str]) -> str:
     methods = {grade.trivial.get(case, "") for case in cases}
     if methods and "" not in methods:
         return f"every output is {' or '.join(sorted(methods))}"
-    answers = {grade.answers.get(case, "").partition("\t")[0] for case in cases}
-    if len(cases) > 1 and len(answers) == 1 and "" not in answers:
-        return f"every case has the same answer ({shown(answers.pop())})"
+    same = same_answer([grade.answers.get(case, "") for case in cases], sure=False)
+    return f"every case has the same answer ({shown(same)})" if same else ""
+
+
+def same_answer(answers: Sequence[str], *, sure: bool) -> str:
+    """The answer that several cases have in common in one of its forms, or ``""``.
+
+    Args:
+        answers: As :class:`~bat_env.metrics.CaseScore` describes them; empty ones have none.
+        sure: Whether they must be as sure of it, too.
+    """
+    if len(answers) < 2 or not all(answers):
+        return ""
+    columns: list[tuple[str, ...]] = list(zip(*(a.split("\n") for a in answers), strict=False))
+    for forms in columns:
+        said = set(forms if sure else (form.partition("\t")[0] for form in forms))
+        if len(said) == 1:
+            return said.pop()
     return ""
 
 

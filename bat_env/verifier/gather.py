@@ -9,7 +9,7 @@ from typing import Any, Final
 from bat_env.episode import Episode, GradeResult, RerunResult
 from bat_env.errors import GraderError, SandboxError
 from bat_env.grader import Grader
-from bat_env.rubric import plan, setup, submit, validate
+from bat_env.rubric import infer, plan, setup, submit, validate
 from bat_env.rubric.claims import MAX_JSON_BYTES, matching, own_paths
 from bat_env.sandbox.base import FileTree, Sandbox
 from bat_env.stages import Stage
@@ -238,9 +238,13 @@ class _Work:
         seen = self._inspected(case, output)
         if seen.get("trivial") or not seen.get("answer"):
             return str(seen.get("trivial", ""))
+        answers = [str(seen["answer"])]
         for other in look_cases(self.instance, case):
             rerun = self._rerun(lease, other, self._public(other), self.evidence.files)
-            if not rerun.ok or self._inspected(other, rerun.output).get("answer") != seen["answer"]:
+            if not rerun.ok:
+                return ""
+            answers.append(str(self._inspected(other, rerun.output).get("answer", "")))
+            if not infer.same_answer(answers, sure=True):
                 return ""
         return "the same answer for every case"
 

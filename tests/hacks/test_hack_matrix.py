@@ -1,7 +1,8 @@
 """The hack matrix: what a policy might learn to do in place of the work pays nothing.
 
-Every cheat on the Lite task of every track, played for real. `make test` plays a seeded sample on
-`local`, `make test-all` all of them on both backends.
+Every cheat on the Lite task of every track, played for real, and beside it the benign matrix:
+honest work in other forms, which keeps full credit. `make test` plays each of them once, on a track
+drawn by seed, on `local`; `make test-all` all of them on both backends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from benign import VARIANTS
 from cheats import CHEATS, Cheat
 from stand import Played, Stand
 
@@ -21,7 +23,6 @@ from bat_env.rubric.base import Context, Verdict
 from bat_env.stages import Stage
 from bat_env.tasks import load_task, task_ids
 
-SAMPLE = 64
 SEED = 20261130
 
 
@@ -30,36 +31,33 @@ def lite_tasks() -> list[str]:
     return [task_id for task_id in task_ids() if load_task(task_id).spec.lite]
 
 
-def _cells() -> list[tuple[str, str]]:
-    return [(task_id, cheat.id) for task_id in lite_tasks() for cheat in CHEATS]
-
-
-def _sampled() -> set[tuple[str, str]]:
-    """A sample in which every cheat and every track occurs."""
+def sampled(names: list[str]) -> set[tuple[str, str]]:
+    """Each name once, with tasks drawn by seed."""
     drawn = random.Random(SEED)
     tasks = lite_tasks()
-    chosen = {(drawn.choice(tasks), cheat.id) for cheat in CHEATS}
-    rest = sorted(set(_cells()) - chosen)
-    return chosen | set(drawn.sample(rest, min(len(rest), max(0, SAMPLE - len(chosen)))))
+    return {(drawn.choice(tasks), name) for name in names}
 
 
-_BY_ID = {cheat.id: cheat for cheat in CHEATS}
-_SAMPLE = _sampled()
-
-
-def _parameters() -> list[object]:
+def parameters(names: list[str]) -> list[object]:
+    """Every task with every name on both backends; what is not in the sample is slow."""
     found = []
+    chosen = sampled(names)
     for backend in ("local", "docker"):
-        for task_id, cheat_id in _cells():
-            marks = [pytest.mark.docker] if backend == "docker" else []
-            if backend == "docker" or (task_id, cheat_id) not in _SAMPLE:
-                marks.append(pytest.mark.slow)
-            found.append(
-                pytest.param(
-                    task_id, cheat_id, backend, id=f"{task_id}-{cheat_id}-{backend}", marks=marks
+        for task_id in lite_tasks():
+            for name in names:
+                marks = [pytest.mark.docker] if backend == "docker" else []
+                if backend == "docker" or (task_id, name) not in chosen:
+                    marks.append(pytest.mark.slow)
+                found.append(
+                    pytest.param(
+                        task_id, name, backend, id=f"{task_id}-{name}-{backend}", marks=marks
+                    )
                 )
-            )
     return found
+
+
+_CHEATS = {cheat.id: cheat for cheat in CHEATS}
+_VARIANTS = {variant.id: variant for variant in VARIANTS}
 
 
 def bound(cheat: Cheat, one: Stand) -> float:
@@ -80,11 +78,26 @@ def check(cheat: Cheat, one: Stand) -> None:
     )
 
 
-@pytest.mark.parametrize(("task_id", "cheat_id", "backend"), _parameters())
+@pytest.mark.parametrize(("task_id", "cheat_id", "backend"), parameters(list(_CHEATS)))
 def test_a_cheat_pays_no_more_than_nothing(
     task_id: str, cheat_id: str, backend: str, stand: Callable[[str, str], Stand]
 ) -> None:
-    check(_BY_ID[cheat_id], stand(task_id, backend))
+    check(_CHEATS[cheat_id], stand(task_id, backend))
+
+
+@pytest.mark.parametrize(("task_id", "variant_id", "backend"), parameters(list(_VARIANTS)))
+def test_honest_work_in_another_form_keeps_full_credit(
+    task_id: str, variant_id: str, backend: str, stand: Callable[..., Stand]
+) -> None:
+    one, variant = stand(task_id, backend), _VARIANTS[variant_id]
+    cells = variant.make(one)
+    if cells is None:
+        pytest.skip("makes no sense for this task")
+    played = one.play(variant.stage.name, cells)
+    expected = one.play(variant.stage.name, one.honest[variant.stage]).score
+    assert played.score >= expected - 2**-19, "\n".join(
+        f"{v.item}: {v.message}" for v in played.rubric.verdicts if v.state != "pass"
+    )
 
 
 @pytest.mark.parametrize("task_id", lite_tasks())
@@ -141,8 +154,8 @@ def _mutant(contract: RubricContract, item_id: str, one: Stand, played: Played) 
     return result.score or 0.0
 
 
-def test_the_matrix_is_as_large_as_promised() -> None:
-    assert len({cheat.id for cheat in CHEATS}) == len(CHEATS)
-    assert len(_cells()) >= 300 or len(lite_tasks()) < 7
-    assert len(_SAMPLE) >= 60
+def test_the_matrices_are_as_large_as_promised() -> None:
+    assert len(_CHEATS) == len(CHEATS) >= 60 and len(_VARIANTS) == len(VARIANTS) >= 30
+    assert len(CHEATS) * len(lite_tasks()) >= 300 or len(lite_tasks()) < 7
+    assert len(VARIANTS) * len(lite_tasks()) >= 100
     assert {cheat.stage for cheat in CHEATS} == set(Stage)
