@@ -85,8 +85,8 @@ def test_what_a_small_model_says_holds_or_is_null(real_server):
             "model": MODEL,
             "timeout_s": 400,
             "deadline_s": 500,
-            "tries": 2,
-            "max_tokens": 256,
+            "tries": 1,
+            "max_tokens": 200,
         }
     )
     found = example_findings(judge)
