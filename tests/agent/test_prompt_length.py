@@ -67,7 +67,7 @@ def test_lite_briefs_fit_with_room_for_names_never_seen(task_id: str) -> None:
     together, alone = codec(task_ids()), codec((task_id,))
     check_prompts([], states(task_id), together, PROMPT)
     # Other tasks beside it change how names are spelled, a little; never the constant lines.
-    assert longest(together, task_id) <= 1.05 * longest(alone, task_id)
+    assert longest(together, task_id) <= 1.1 * longest(alone, task_id)
     task = load_task(task_id)
     for index in range(2):
         instance = task.instance("heldout", index, "mini")
