@@ -117,11 +117,13 @@ def _volume_row(name: str, data: bytes, shown: Preview | None) -> tuple[Picture,
     if array is None or array.ndim != len(axes):
         return _slices(grey, spacing, None), False
     turned = np.asarray(nib.apply_orientation(array, axes))  # type: ignore[no-untyped-call]
-    if turned.shape != grey.shape:
-        return _slices(grey, spacing, None), False
     if shown is not None and shown.labels is not None:
-        return _slices(grey, spacing, turned), True
-    return _slices(turned, spacing, None), True
+        fits = turned.shape == grey.shape
+        return _slices(grey, spacing, turned if fits else None), fits
+    # An image may have a grid of its own, finer than the input's.
+    sizes = zip(spacing, grey.shape, turned.shape, strict=True)
+    own = tuple(step * there / max(1, here) for step, there, here in sizes)
+    return _slices(turned, own, None), True
 
 
 def _oriented(data: bytes) -> tuple[NDArray[np.float32], tuple[float, ...], NDArray[np.float64]]:
