@@ -1,4 +1,4 @@
-"""One stand for each task and backend, kept for the session."""
+"""One stand for each task and backend, closed after the matrix: idle sandboxes are not alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stand import Stand
 GetStand = Callable[..., Stand]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stand() -> Iterator[GetStand]:
     """``(task id, backend, tier)`` -> its stand."""
     made: dict[tuple[str, str, str], Stand] = {}

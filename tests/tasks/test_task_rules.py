@@ -69,7 +69,7 @@ def test_careful_and_careless_scores(task: Task) -> None:
             episodes.oracle_scores(Fake(task, careful=replace(GOOD, **change)))  # type: ignore[arg-type]
     for change, message in (
         ({"score": 0.46}, "naive scores 0.460"),
-        ({"score": 0.1}, "naive scores 0.100"),
+        ({"score": 0.04}, "naive scores 0.040"),
         ({"valid": False}, "finish validly"),
         ({"parts": {**POOR.parts, "S4": 0.85}}, r"loses only 0\.15 in S4"),
     ):
