@@ -8,11 +8,12 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import typer
 
 from bat_env import __version__, command_line
+from bat_env.bank_cli import bank_app
 from bat_env.data_cli import data_app
 from bat_env.errors import BatError, SandboxUnavailableError
 from bat_env.extras import EXTRAS, HOST_BACKENDS, install, there
@@ -29,7 +30,6 @@ app = typer.Typer(
 )
 sandbox_app = typer.Typer(help="Sandbox backends.", no_args_is_help=True)
 image_app = typer.Typer(help="The Docker sandbox image.", no_args_is_help=True)
-bank_app = typer.Typer(help="The Stage Bank.", no_args_is_help=True)
 app.add_typer(sandbox_app, name="sandbox")
 app.add_typer(image_app, name="image")
 app.add_typer(bank_app, name="bank")
@@ -40,9 +40,6 @@ app.command("explain")(explain)
 app.command("rescore")(rescore)
 
 Backend = Annotated[str, typer.Option(help="auto, docker, local, process or a registered name.")]
-BankPath = Annotated[
-    Path | None, typer.Option("--path", help="Folder of the bank; default $BAT_BANK.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -99,64 +96,6 @@ def image_build(
     from bat_env.image import build
 
     print(build(tag=tag, base_image=base_image, wheelhouse=wheelhouse, force=force))
-
-
-@bank_app.command("status")
-def bank_status(path: BankPath = None, as_json: AsJson = False) -> None:
-    """Show how many states each cell of the Stage Bank holds."""
-    from bat_env.bank import Bank
-
-    with Bank.open(path) as bank:
-        status = bank.status()
-        if as_json:
-            print(json.dumps(status.to_json()))
-            return
-        print(f"{bank.path}: {status.states} states, {status.bytes_on_disk / 2**20:.1f} MiB")
-        for track, foci in status.grid.items():
-            for focus, outcomes in foci.items():
-                counts = "  ".join(f"{name} {count}" for name, count in outcomes.items())
-                print(f"  {track:7} {focus:4} {counts}")
-
-
-@bank_app.command("build")
-def bank_build(
-    path: BankPath = None,
-    task: Annotated[list[str] | None, typer.Option(help="Task; repeatable; default all.")] = None,
-    size: Annotated[list[str] | None, typer.Option(help="full or mini; repeatable.")] = None,
-    per_cell: Annotated[int, typer.Option(min=1, help="States in each cell.")] = 3,
-    demos: Annotated[int, typer.Option(min=0, help="Demonstrations of each task.")] = 240,
-    seed: Annotated[int, typer.Option(help="Decides everything that is drawn.")] = 0,
-    backend: Backend = "auto",
-    workers: Annotated[int, typer.Option(min=1, help="Sandboxes at work at once.")] = 2,
-    as_json: AsJson = False,
-) -> None:
-    """Fill the Stage Bank. Safe to interrupt: run it again and it goes on."""
-    from bat_env.bank.build import build
-    from bat_env.config import one_of
-    from bat_env.tasks.instance import SIZES, Size
-
-    for name in size or ():
-        one_of("size", name, SIZES)
-    report = build(
-        path,
-        tasks=task,
-        sizes=cast("list[Size]", size or ["mini"]),
-        per_cell=per_cell,
-        demos=demos,
-        seed=seed,
-        backend=backend,
-        workers=workers,
-        progress=not as_json,
-    )
-    if as_json:
-        print(json.dumps(report.to_json()))
-        return
-    print(
-        f"{len(report.states)} states, {report.demonstrations} demonstrations, "
-        f"{report.resumed} jobs done before, {len(report.rejected)} candidates refused"
-    )
-    for cell, have in report.short.items():
-        print(f"  short: {' '.join(map(str, cell))} has {have}")
 
 
 @app.command()
