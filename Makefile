@@ -30,7 +30,7 @@ learn: $(STAMP)  ## The learning study: several seeds, committed under docs/resu
 	$(BIN)/bat-agent learn --runs $(RUNS)/learn --out docs/results/learn.json
 
 test: $(STAMP)  ## The test suite without its slow part; Docker tests run where a daemon answers
-	@$(BIN)/python -m pytest -m "not slow and not soak"
+	@$(BIN)/python -m pytest -n 2 -m "not slow and not soak"
 
 test-all: $(STAMP)  ## The whole test suite but the soak
 	@$(BIN)/python -m pytest -m "not soak"

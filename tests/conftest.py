@@ -2,6 +2,9 @@
 
 A test marked ``docker`` or ``browser`` skips, with the reason, where its tool is missing.
 ``BAT_REQUIRE_DOCKER=1`` and ``BAT_REQUIRE_BROWSER=1`` turn those skips into failures.
+
+``pytest -n 2`` (what ``make test`` runs) plays the suite in two processes, lane by lane: a lane is
+a folder or a file whose tests share warm sandboxes, policies or banks, and is never split.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
@@ -25,6 +29,11 @@ _BAT_HOME = pytest.StashKey[str]()
 
 def pytest_configure(config: pytest.Config) -> None:
     home = tempfile.mkdtemp(prefix="bat-home-")
+    if hasattr(config, "workerinput"):  # One process of several; BAT_HOME is that of the first.
+        # Made once for all: they are written whole, by digest.
+        shared = Path(os.environ["BAT_HOME"]) / "fingerprints"
+        shared.mkdir(exist_ok=True)
+        (Path(home) / "fingerprints").symlink_to(shared)
     config.stash[_BAT_HOME] = home
     os.environ["BAT_HOME"] = home
 
@@ -33,6 +42,57 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     home = config.stash.get(_BAT_HOME, None)
     if home is not None:
         shutil.rmtree(home, ignore_errors=True)
+
+
+# ------------------------------------------------------------------------------------------ lanes
+
+SHARED_FOLDERS: Final = ("redteam", "sandbox", "train")
+"""Folders whose tests share a fixture of the session that is dear to make: one lane each."""
+
+FIRST: Final = (
+    # Takes every sandbox of its process for its own, so it goes before those that leave some idle.
+    "redteam",
+    # The longest, so that the last to end are short ones.
+    "sandbox",
+    "hacks/test_hack_matrix.py",
+    "tasks/test_every_folder.py",
+    "tasks/test_task_folders.py",
+    "agent/test_agent_cli.py",
+    "docs/test_docs_blocks.py",
+    "bank/test_bank_build.py",
+    "train",
+    "agent/test_pipeline_run.py",
+)
+"""Lanes that several processes begin with, in this order."""
+
+
+def lane(nodeid: str) -> str:
+    """The lane of a test: its folder below ``tests``, or its file."""
+    file = nodeid.split("::")[0].removeprefix("tests/")
+    folder = file.split("/")[0]
+    return folder if folder in SHARED_FOLDERS else file
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        rank = {name: place for place, name in enumerate(FIRST)}
+        items.sort(key=lambda item: rank.get(lane(item.nodeid), len(FIRST)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hands out whole lanes, in the order of collection."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return lane(nodeid)
+
+    config.option.loadscopereorder = False
+    return Lanes(config, log)
+
+
+# ------------------------------------------------------------------------------------------ tools
 
 
 @functools.cache
