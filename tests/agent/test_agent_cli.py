@@ -108,6 +108,7 @@ def test_episodes_without_a_score_are_told(tmp_path: Path) -> None:
 
 
 BROKEN = """
+RAISED = {2: SystemExit, 3: KeyboardInterrupt, 4: KeyError('some key')}
 class Second:
     made = 0
     def __init__(self):
@@ -116,35 +117,37 @@ class Second:
     def reset(self, observation, info):
         pass
     def act(self, observation):
-        if self.number == 2:
-            raise {error}
-        return {{"name": "submit_results", "arguments": {{}}}}
+        if self.number in RAISED:
+            raise RAISED[self.number]
+        return {"name": "submit_results", "arguments": {}}
 """
 
 
-@pytest.mark.parametrize("error", ["SystemExit", "KeyboardInterrupt", "KeyError('some key')"])
-def test_an_agent_that_raises_is_one_line_and_loses_no_other_episode(
-    error: str, tmp_path: Path
-) -> None:
-    (tmp_path / "agents.py").write_text(BROKEN.format(error=error))
+def test_an_agent_that_raises_is_one_line_and_loses_no_other_episode(tmp_path: Path) -> None:
+    (tmp_path / "agents.py").write_text(BROKEN)
     command = (
-        "eval --agent agents.py:Second --suite seg-mini --repeats 3 --workers 1 --sandbox local"
+        "eval --agent agents.py:Second --suite seg-mini --repeats 5 --workers 1 --sandbox local "
+        "--json --trajectories t --out all.json"
     )
-    done = run(*command.split(), "--json", "--trajectories", "t", cwd=tmp_path)
+    done = run(*command.split(), cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     value = json.loads(done.stdout)
-    assert (value["episodes"], value["invalid"], value["overall"]) == (3, 1, 0.0)
+    assert (value["episodes"], value["invalid"], value["overall"]) == (5, 3, 0.0)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("bat-agent: agent Second raised in instance ")
-    assert f": {error.partition('(')[0]}" in last and "1 of 3 episodes" in last
+    assert ": SystemExit" in last and "3 of 5 episodes" in last
     assert "Traceback" not in done.stderr
+    cells = json.loads((tmp_path / "all.json").read_text())["cells"]
+    told = ["", "SystemExit", "KeyboardInterrupt", "KeyError: 'some key'", ""]
+    assert [cell["error"] for cell in cells] == told
     kept = [json.loads(p.read_text()) for p in (tmp_path / "t").iterdir()]
-    assert sorted(k["extra"]["status"] for k in kept) == ["abandoned", "submitted", "submitted"]
+    status = sorted(k["extra"]["status"] for k in kept)
+    assert status == ["abandoned"] * 3 + ["submitted"] * 2
     assert {k["agent"]["name"] for k in kept} == {"Second"}
 
 
 def test_debug_shows_where_an_agent_raised(tmp_path: Path) -> None:
-    (tmp_path / "agents.py").write_text(BROKEN.format(error="KeyError('some key')"))
+    (tmp_path / "agents.py").write_text(BROKEN)
     command = "eval --agent agents.py:Second --suite seg-mini --repeats 2 --sandbox local --debug"
     done = run(*command.split(), cwd=tmp_path)
     assert done.returncode == 1
