@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,25 @@ class BatEngine:
             "demonstrations": report.demonstrations,
             "fingerprint": report.fingerprint,
         }
+
+    def cold_start(
+        self,
+        out: Path,
+        progress: Callable[[int, int, Mapping[str, float]], None] | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> Path:
+        """The supervised start, from the bank's demonstrations."""
+        preset, seed = self.config.preset, self.config.seed
+        if preset.system.processes > 1:
+            from bat_agent.launch import train_in_processes
+
+            arguments = {"bank_path": str(self.bank.resolve()), "seed": seed}
+            return train_in_processes(
+                "sft", preset, out, arguments, steps=preset.sft.steps, progress=progress
+            )
+        from bat_agent.sft import train_sft
+
+        return train_sft(self.bank, out, preset, seed=seed, progress=progress, tell=tell)
 
     def digest(self, checkpoint: Path) -> str:
         """Digest of the weights."""
@@ -111,18 +130,24 @@ class BatEngine:
     def train(self, start: Path, plan: RoundPlan, out: Path) -> Trained:
         """GRPO on the plan's states."""
         from bat_agent.grpo import health_of, train_grpo
+        from bat_agent.launch import train_in_processes
 
         def report(step: int, steps: int, metrics: Mapping[str, float]) -> None:
             self.advance(step, steps, f"update {step}: reward {metrics.get('reward', 0.0):.2f}")
 
-        checkpoint = train_grpo(
-            start,
-            self.specs(plan),
-            out,
-            self.config.preset,
-            seed=derived_seed(self.config.seed, "round", plan.round_id),
-            progress=report,
-        )
+        preset, specs = self.config.preset, self.specs(plan)
+        seed = derived_seed(self.config.seed, "round", plan.round_id)
+        if preset.system.processes > 1:
+            arguments = {
+                "start_checkpoint": str(start.resolve()),
+                "specs": [[spec.to_json() for spec in batch] for batch in specs],
+                "seed": seed,
+            }
+            checkpoint = train_in_processes(
+                "grpo", preset, out, arguments, steps=plan.steps, progress=report
+            )
+        else:
+            checkpoint = train_grpo(start, specs, out, preset, seed=seed, progress=report)
         health = health_of(out, plan.steps)
         rollouts = len(plan.draws) * self.config.preset.grpo.rollouts_per_group
         return Trained(

@@ -21,6 +21,7 @@ from bat_agent.policy.sampling import ModelSampler, SampledTurn, Sampler, TurnRe
 from bat_agent.presets import Preset, load_preset
 from bat_agent.rollout.episodes import EnvPool, ResetSpec
 from bat_agent.rollout.waves import RolloutRow, WaveStats, run_rows
+from bat_agent.steps import read_steps
 from bat_agent.training import (
     RunCallback,
     StepProgress,
@@ -31,8 +32,8 @@ from bat_agent.training import (
     prepare_process,
     processes,
     quiet,
-    read_steps,
     save_final,
+    together,
     write_whole,
 )
 from bat_env.errors import ConfigError
@@ -139,6 +140,8 @@ class RolloutFunction:
 
     def _score(self, row: RolloutRow) -> float | None:
         score = row.episode.reward
+        if score is not None and self.preset.grpo.reward == "task":
+            score = (row.episode.result or {}).get("task")
         if score is None or not row.cut:
             return score
         return score * self.preset.grpo.cut_reward_share
@@ -251,27 +254,28 @@ def train_grpo(
     check_specs(specs, preset.grpo.groups_per_batch)
     policy = load_policy(Path(start_checkpoint).resolve(), trainable=True)
     lines = [spec.to_json() for batch in specs for spec in batch]
-    claim_run(
-        out,
-        {
-            "kind": "grpo",
-            "seed": seed,
-            "start": policy.digest,
-            "specs": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
-            "preset": preset.model_dump(mode="json"),
-        },
-        resume=resume,
-    )
-    done = finished(out)
+    with together(preset).main_process_first():
+        claim_run(
+            out,
+            {
+                "kind": "grpo",
+                "seed": seed,
+                "start": policy.digest,
+                "specs": hashlib.sha256("\n".join(lines).encode()).hexdigest(),
+                "preset": preset.model_dump(mode="json"),
+            },
+            resume=resume or not together(preset).is_main_process,
+        )
+        done, sealed = finished(out), last_sealed(out)
     if done is not None:
         return done
     pool = EnvPool()
     try:
         trainer = make_trainer(policy, lines, out, preset, seed=seed, pool=pool, progress=progress)
-        sealed = last_sealed(out)
         trainer.train(resume_from_checkpoint=None if sealed is None else str(sealed))
     finally:
         pool.close()
+    together(preset).wait_for_everyone()
     health = health_of(out, len(specs))
     if trainer.is_world_process_zero():
         write_whole(out / HEALTH, json.dumps(health, indent=1, sort_keys=True))

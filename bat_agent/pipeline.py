@@ -171,17 +171,12 @@ class Pipeline:
         )
 
     def _sft(self, progress: RunProgress) -> Path:
-        from bat_agent.sft import train_sft
-
         with progress.phase("sft") as advance:
             advance(0.0, 1.0, "looking for held-out material in the bank")
             self.engine.preflight()
-            return train_sft(
-                self.run_dir / "bank",
+            return self.engine.cold_start(
                 self.run_dir / "sft",
-                self.config.preset,
-                seed=self.config.seed,
-                progress=lambda step, steps, metrics: advance(
+                lambda step, steps, metrics: advance(
                     step, steps, f"step {step}/{steps}: loss {metrics.get('loss', 0.0):.3f}"
                 ),
                 tell=lambda what: advance(0.0, 1.0, what),

@@ -71,6 +71,13 @@ class SftSettings(_Config):
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
     max_row_tokens: int = Field(8192, ge=64)
+    best_share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the demonstrations of each task and focus that is trained on, the "
+        "best scored first.",
+    )
     validation_share: float = Field(0.05, ge=0, lt=1)
     save_every_steps: int = Field(50, ge=1)
 
@@ -96,6 +103,11 @@ class GrpoSettings(_Config):
         description="Share of its graded reward that a row keeps when the token budget ended it. "
         "The rubric pays what is there, so nothing else favours handing in.",
     )
+    reward: Literal["rubric", "task"] = Field(
+        "rubric",
+        description="What a rollout is paid: the rubric's score of its stage, or the task outcome "
+        "of the hand-in alone (one final reward).",
+    )
     steps_per_round: int = Field(50, ge=1)
     save_every_steps: int = Field(5, ge=1)
     keep_checkpoints: int = Field(3, ge=1)
@@ -105,6 +117,7 @@ class SystemSettings(_Config):
     """Hardware: passed through to accelerate, TRL and vLLM."""
 
     use_cpu: bool = False
+    processes: int = Field(1, ge=1, description="Training processes, one a GPU.")
     torch_threads: int | None = Field(None, ge=1, description="Per process; default: torch's own.")
     gradient_checkpointing: bool = True
     use_vllm: bool = False
@@ -187,6 +200,7 @@ _QWEN_9B: Final = Preset(
     sft=SftSettings(learning_rate=2e-5, steps=200, batch_rows=64, micro_batch_rows=1),
     grpo=GrpoSettings(learning_rate=2.5e-7, micro_batch_rows=1),
     system=SystemSettings(
+        processes=8,
         use_vllm=True,
         vllm=_VLLM,
         fsdp="full_shard auto_wrap",

@@ -32,6 +32,7 @@ from bat_agent.training import (
     processes,
     quiet,
     save_final,
+    together,
     write_whole,
 )
 from bat_env.errors import BankError, ConfigError
@@ -125,6 +126,18 @@ def tokenizer_samples(demos: Iterable[Any], states: Iterable[Any]) -> Iterable[S
         yield Sample(state.brief, instance, written=False, task=state.task)
 
 
+def best_demonstrations(demos: Sequence[Any], share: float) -> list[Any]:
+    """The best scored ``share`` of each task and focus (one at least), in the order given."""
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for demo in demos:
+        groups.setdefault((demo.task, str(demo.focus)), []).append(demo)
+    kept: set[str] = set()
+    for group in groups.values():
+        ranked = sorted(group, key=lambda demo: (-demo.score, demo.demo_id))
+        kept |= {demo.demo_id for demo in ranked[: max(1, round(share * len(ranked)))]}
+    return [demo for demo in demos if demo.demo_id in kept]
+
+
 PROMPT_SHARE: Final = 0.9
 """Share of the prompt budget that training prompts may take: held-out names may be longer."""
 
@@ -204,24 +217,27 @@ def train_sft(
             f"Expected demonstrations in the bank {bank_path} for {dict(query or {})}, found none. "
             "Run `bat-env bank build`."
         )
-    claim_run(
-        out,
-        {
-            "kind": "sft",
-            "seed": seed,
-            "query": dict(query or {}),
-            "demonstrations": data_digest,
-            "preset": preset.model_dump(mode="json"),
-        },
-        resume=resume,
-    )
-    done = finished(out)
-    if done is not None:
-        return done
-    say("making the tokenizer and the untrained policy")
-    base = _base(out, preset, seed, lambda: tokenizer_samples(demos, states))
+    with together(preset).main_process_first():
+        claim_run(
+            out,
+            {
+                "kind": "sft",
+                "seed": seed,
+                "query": dict(query or {}),
+                "demonstrations": data_digest,
+                "preset": preset.model_dump(mode="json"),
+            },
+            resume=resume or not together(preset).is_main_process,
+        )
+        done = finished(out)
+        if done is not None:
+            return done
+        say("making the tokenizer and the untrained policy")
+        # The tokenizer knows all of them: policies of all shares start from the same weights.
+        base = _base(out, preset, seed, lambda: tokenizer_samples(demos, states))
     say("encoding the demonstrations")
-    return _train(out, base, demos, states, preset, seed, progress)
+    chosen = best_demonstrations(demos, preset.sft.best_share)
+    return _train(out, base, chosen, states, preset, seed, progress)
 
 
 def _base(out: Path, preset: Preset, seed: int, texts: Any) -> Path:
@@ -339,7 +355,8 @@ def _train(
         callbacks=[callback],
     )
     quiet(trainer)
-    sealed = last_sealed(out)
+    with together(preset).main_process_first():
+        sealed = last_sealed(out)
     trainer.train(resume_from_checkpoint=None if sealed is None else str(sealed))
     with torch.no_grad():
         loss = trainer.evaluate()["eval_loss"] if validation else None

@@ -20,13 +20,13 @@ from transformers import TrainerCallback
 
 from bat_agent.policy.checkpoint import is_whole, save_checkpoint, seal
 from bat_agent.presets import Preset
+from bat_agent.steps import LOG, read_steps
 from bat_env.errors import CheckpointError
 
 StepProgress: TypeAlias = Callable[[int, int, Mapping[str, float]], None]
 """Called as ``progress(step, steps, metrics)`` after each optimiser step."""
 
 FINAL: Final = "final"
-LOG: Final = "steps.jsonl"
 RUN: Final = "run.json"
 
 
@@ -75,6 +75,13 @@ def prepare_process(preset: Preset) -> None:
 def processes() -> int:
     """Number of training processes."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def together(preset: Preset) -> Any:
+    """The processes of this training: barriers, and who writes. One process makes up its own."""
+    from accelerate import PartialState
+
+    return PartialState(cpu=preset.system.use_cpu)
 
 
 def claim_run(out_dir: Path, fingerprint: Mapping[str, Any], *, resume: bool) -> None:
@@ -148,14 +155,20 @@ def save_final(
         # Holds the output path and a time stamp: equal runs must give equal digests.
         (folder / "training_args.bin").unlink(missing_ok=True)
 
-    return save_checkpoint(
-        out_dir / FINAL,
-        write,
-        codec=preset.model.codec,
-        limits=limits_of(preset),
-        parent=parent,
-        extra={"preset": preset.name, "dtype": preset.model.dtype, **extra},
-    )
+    final, state = out_dir / FINAL, together(preset)
+    if state.is_main_process:
+        save_checkpoint(
+            final,
+            write,
+            codec=preset.model.codec,
+            limits=limits_of(preset),
+            parent=parent,
+            extra={"preset": preset.name, "dtype": preset.model.dtype, **extra},
+        )
+    else:  # A sharded model is gathered by all of its processes; one of them writes.
+        trainer.save_model(str(out_dir / f".{FINAL}.unused"))
+    state.wait_for_everyone()
+    return final
 
 
 class RunCallback(TrainerCallback):
@@ -176,6 +189,8 @@ class RunCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Forget logged steps that a resumed run will make again."""
+        if not state.is_world_process_zero:
+            return
         kept = [m for m in read_steps(self.out_dir) if m["step"] <= state.global_step]
         lines = "".join(json.dumps(m, sort_keys=True) + "\n" for m in kept)
         write_whole(self.out_dir / LOG, lines)
@@ -196,15 +211,17 @@ class RunCallback(TrainerCallback):
             "cpu_s": round(cpu - self._clock[1], 3),
         }
         self._clock = (wall, cpu)
-        with (self.out_dir / LOG).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(metrics, sort_keys=True) + "\n")
+        if state.is_world_process_zero:
+            with (self.out_dir / LOG).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(metrics, sort_keys=True) + "\n")
         if not all(math.isfinite(metrics.get(k, 0.0)) for k in ("loss", "grad_norm", "kl")):
             control.should_training_stop = True
-        if self.progress is not None:
+        if self.progress is not None and state.is_world_process_zero:
             self.progress(state.global_step, state.max_steps, metrics)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Seal what the trainer has just written."""
+        together(self.preset).wait_for_everyone()  # Each process adds a file of its own.
         if state.is_world_process_zero:
             seal(
                 self.out_dir / f"checkpoint-{state.global_step}",
@@ -213,20 +230,6 @@ class RunCallback(TrainerCallback):
                 parent=self.parent,
                 extra={"preset": self.preset.name, "dtype": self.preset.model.dtype},
             )
-
-
-def read_steps(out_dir: str | Path) -> list[dict[str, float]]:
-    """The step log of a run, in order; a line that a kill cut short is dropped."""
-    file = Path(out_dir) / LOG
-    if not file.is_file():
-        return []
-    steps = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        try:
-            steps.append(json.loads(line))
-        except ValueError:
-            continue
-    return steps
 
 
 def quiet(trainer: Any) -> Any:
