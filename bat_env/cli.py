@@ -15,9 +15,11 @@ import typer
 from bat_env import __version__, command_line
 from bat_env.bank_cli import bank_app
 from bat_env.data_cli import data_app
+from bat_env.doors_cli import export_app, serve_openenv
 from bat_env.errors import BatError, SandboxUnavailableError
 from bat_env.extras import EXTRAS, HOST_BACKENDS, install, there
 from bat_env.judge_cli import judge_app
+from bat_env.serve_cli import serve_app
 from bat_env.tasks_cli import tasks_app
 from bat_env.trajectory_cli import explain, rescore
 
@@ -36,6 +38,9 @@ app.add_typer(bank_app, name="bank")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(data_app, name="data")
 app.add_typer(judge_app, name="judge")
+app.add_typer(serve_app, name="serve")
+serve_app.command("openenv")(serve_openenv)
+app.add_typer(export_app, name="export")
 app.command("explain")(explain)
 app.command("rescore")(rescore)
 

@@ -14,7 +14,9 @@ from bat_env.errors import ConfigError, unknown_name
 
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "data": ("SimpleITK", "pydicom"),
+    "openenv": ("openenv", "uvicorn"),
     "sandbox-local": ("matplotlib", "monai", "SimpleITK", "torch"),
+    "serve": ("mcp", "uvicorn"),
     "train": (
         "accelerate",
         "datasets",
@@ -25,6 +27,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
         "transformers",
         "trl",
     ),
+    "verifiers": ("verifiers", "datasets"),
 }
 """Extra of the project -> modules that it brings."""
 
