@@ -1,12 +1,19 @@
-"""``bat-env bank``: fill the Stage Bank and look at it."""
+"""``bat-env bank``: fill the Stage Bank, look at it, and prove that it holds."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+
+if TYPE_CHECKING:
+    from bat_env.bank.status import BankStatus
 
 bank_app = typer.Typer(help="The Stage Bank.", no_args_is_help=True)
 
@@ -19,57 +26,180 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 @bank_app.command("status")
 def bank_status(path: BankPath = None, as_json: AsJson = False) -> None:
-    """Show how many states each cell of the Stage Bank holds."""
+    """Show how many states each cell of the Stage Bank holds, as a heat map."""
     from bat_env.bank import Bank
+    from bat_env.bank.slices import count_slices
 
     with Bank.open(path) as bank:
         status = bank.status()
+        rows = count_slices(bank.demonstrations()).rows
         if as_json:
-            print(json.dumps(status.to_json()))
+            print(json.dumps({**status.to_json(), "rows": rows}))
             return
         print(f"{bank.path}: {status.states} states, {status.bytes_on_disk / 2**20:.1f} MiB")
-        for track, foci in status.grid.items():
-            for focus, outcomes in foci.items():
-                counts = "  ".join(f"{name} {count}" for name, count in outcomes.items())
-                print(f"  {track:7} {focus:4} {counts}")
+    _show(status, rows)
+
+
+def _show(status: BankStatus, rows: int) -> None:
+    from rich.console import Console
+
+    from bat_env.bank.heatmap import heatmap
+    from bat_env.tasks.scaffold import TRACKS
+
+    Console(highlight=False).print(heatmap(status.grid, TRACKS))
+    full = 18 * len(TRACKS)
+    cells = sum(1 for t in status.grid.values() for f in t.values() for n in f.values() if n)
+    print(
+        f"{cells} of {full} cells have a state; {sum(status.demonstrations.values())} "
+        f"demonstrations give {rows} SFT rows"
+    )
+    for reason, count in status.rejections.items():
+        print(f"  refused {count}: {reason}")
 
 
 @bank_app.command("build")
 def bank_build(
     path: BankPath = None,
-    task: Annotated[list[str] | None, typer.Option(help="Task; repeatable; default all.")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help="Task; repeatable; default the seven Lite tasks.")
+    ] = None,
     size: Annotated[list[str] | None, typer.Option(help="full or mini; repeatable.")] = None,
-    per_cell: Annotated[int, typer.Option(min=1, help="States in each cell.")] = 3,
-    demos: Annotated[int, typer.Option(min=0, help="Demonstrations of each task.")] = 240,
+    stage: Annotated[
+        list[str] | None, typer.Option(help="Focus of states; repeatable; default all six.")
+    ] = None,
+    target: Annotated[
+        int, typer.Option("--target", "--per-cell", min=1, help="States wanted in each cell.")
+    ] = 2,
+    demos: Annotated[int, typer.Option(min=0, help="Mixed demonstrations of each task.")] = 8,
+    trajectories: Annotated[
+        int, typer.Option(min=0, help="Teacher trajectories of each task and style.")
+    ] = 2,
+    style: Annotated[
+        list[str] | None, typer.Option(help="Teacher style; repeatable; default all.")
+    ] = None,
+    briefs: Annotated[
+        str, typer.Option(help="plain, varied (worded by rule) or teacher (by an LLM).")
+    ] = "varied",
+    teacher_url: Annotated[
+        str | None, typer.Option(help="OpenAI-compatible endpoint, e.g. http://127.0.0.1:8000/v1.")
+    ] = None,
+    teacher_model: Annotated[str, typer.Option(help="Name of its model.")] = "teacher",
     seed: Annotated[int, typer.Option(help="Decides everything that is drawn.")] = 0,
     backend: Backend = "auto",
     workers: Annotated[int, typer.Option(min=1, help="Sandboxes at work at once.")] = 2,
+    background: Annotated[
+        bool, typer.Option("--background", help="Niced; wait while others want the cores.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fill the Stage Bank. Safe to interrupt: run it again and it goes on."""
+    """Fill the Stage Bank, the emptiest cells first. Safe to stop: run it again and it goes on."""
+    from bat_env.bank import Bank
     from bat_env.bank.build import build
+    from bat_env.bank.styles import STYLES
     from bat_env.config import one_of
     from bat_env.tasks.instance import SIZES, Size
 
     for name in size or ():
         one_of("size", name, SIZES)
-    report = build(
-        path,
-        tasks=task,
-        sizes=cast("list[Size]", size or ["mini"]),
-        per_cell=per_cell,
-        demos=demos,
-        seed=seed,
-        backend=backend,
-        workers=workers,
-        progress=not as_json,
-    )
+    asked = {"base_url": teacher_url, "model": teacher_model} if teacher_url else None
+    with _terminable():
+        report = build(
+            path,
+            tasks=task or _lite_tasks(),
+            sizes=cast("list[Size]", size or ["mini"]),
+            stages=stage,
+            per_cell=target,
+            demos=demos,
+            trajectories=trajectories,
+            styles=style or STYLES,
+            briefs="teacher" if asked else briefs,
+            teacher=asked,
+            seed=seed,
+            backend=backend,
+            workers=workers,
+            background=background,
+            progress=not as_json,
+        )
     if as_json:
         print(json.dumps(report.to_json()))
         return
+    with Bank.open(path) as bank:
+        _show(bank.status(), report.rows)
     print(
-        f"{len(report.states)} states, {report.demonstrations} demonstrations, "
-        f"{report.resumed} jobs done before, {len(report.rejected)} candidates refused"
+        f"{len(report.states)} states with {len(report.faults)} kinds of fault, "
+        f"{report.demonstrations} demonstrations; {report.resumed} jobs done before, "
+        f"{len(report.rejected)} candidates refused"
     )
     for cell, have in report.short.items():
         print(f"  short: {' '.join(map(str, cell))} has {have}")
+
+
+def _lite_tasks() -> list[str]:
+    from bat_env.tasks import load_task, task_ids
+
+    return [name for name in task_ids() if load_task(name).spec.lite]
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a build as Ctrl-C does: the jobs at work end, sandboxes are given back."""
+    owner = os.getpid()
+
+    def stop(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL if os.getpid() != owner else signal.SIG_IGN)
+        if os.getpid() != owner:  # A forked child has nothing to give back.
+            os.kill(os.getpid(), number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@bank_app.command("verify")
+def bank_verify(
+    path: BankPath = None,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Also make states again and play them.")
+    ] = False,
+    backend: Backend = "auto",
+    sample: Annotated[
+        int, typer.Option(min=0, help="States to replay, spread over the cells; 0 for all.")
+    ] = 18,
+    seed: Annotated[int, typer.Option(help="Picks the sample.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Read every row and file of the bank; with --replay make states again and compare them."""
+    from bat_env.bank import Bank
+    from bat_env.bank.replaying import replay_states
+
+    with Bank.open(path) as bank:
+        report = bank.verify()
+        problems = list(report.problems)
+        document: dict[str, Any] = {
+            "schema_version": 1,
+            "states": report.states,
+            "demonstrations": report.demonstrations,
+            "blobs": report.blobs,
+            "problems": problems,
+        }
+        said = f"{report.states} states, {report.demonstrations} demonstrations, {report.blobs} "
+        said += "files read"
+        if replay:
+            again = replay_states(bank, backend=backend, sample=sample or None, seed=seed)
+            document["replay"] = again.to_json()
+            problems += again.problems
+            said += (
+                f"; {again.states} states replayed on {again.backend}: {again.identical} to the "
+                f"byte, {again.close} within rounding (largest difference {again.largest:.1e})"
+            )
+    if as_json:
+        print(json.dumps(document))
+    else:
+        print(said)
+        for problem in problems:
+            print(f"  {problem}")
+    if problems:
+        raise typer.Exit(1)

@@ -15,6 +15,7 @@ from bat_agent.report.charts import Curve, CurvePoint, Series
 from bat_agent.report.text import visible
 from bat_agent.report.trajectories import TrajectoryView, data_uri, view_trajectory
 from bat_agent.stats import Interval
+from bat_env.bank import Bank
 from bat_env.errors import BatError, ConfigError
 
 RESULTS_SCHEMA: Final = 1
@@ -52,6 +53,7 @@ class RunData:
     provenance: tuple[tuple[str, str], ...]
     usage: Mapping[str, float] | None = None
     missing: tuple[str, ...] = ()
+    bank: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None
 
 
 def collect(run: Path) -> RunData:
@@ -118,7 +120,17 @@ def _collect(run: Path, results: Mapping[str, Any]) -> RunData:
         ),
         usage=_usage(results.get("usage")),
         missing=tuple(missing),
+        bank=_bank(run),
     )
+
+
+def _bank(run: Path) -> Mapping[str, Mapping[str, Mapping[str, int]]] | None:
+    """Track -> focus -> outcome -> states of the run's bank, as far as it is still there."""
+    try:
+        with Bank.open(run / "bank") as bank:
+            return bank.status().grid
+    except BatError:
+        return None
 
 
 def _trajectory(run: Path, item: Mapping[str, Any], missing: list[str]) -> TrajectoryView | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from bat_agent.files import write_text
 from bat_agent.report.charts import STAGE_TITLES, learning_curve, stage_bars, whisker
 from bat_agent.report.collect import RunData, collect
 from bat_agent.stats import Interval
+from bat_env.bank.heatmap import ORDER, shade
+from bat_env.stages import OUTCOMES
 
 REPORT_NAME: Final = "report.html"
 
@@ -77,7 +80,27 @@ def render(data: RunData) -> str:
         stage_names=STAGE_NAMES,
         stage_titles=STAGE_TITLES,
         has_greedy=any(row.greedy is not None for row in data.agents),
+        heat=_heat(data.bank or {}),
+        outcomes=OUTCOMES,
+        foci=[focus.name for focus in ORDER],
     )
+
+
+def _heat(grid: Mapping[str, Mapping[str, Mapping[str, int]]]) -> list[dict[str, Any]]:
+    """Rows of the bank's heat map: a track, and count and shade (0 to 4) of its 18 cells."""
+    most = max((n for t in grid.values() for f in t.values() for n in f.values()), default=0)
+    return [
+        {
+            "track": track,
+            "cells": [
+                {"count": count, "shade": shade(count, most)}
+                for focus in ORDER
+                for outcome in OUTCOMES
+                for count in [foci[focus.name][outcome]]
+            ],
+        }
+        for track, foci in sorted(grid.items())
+    ]
 
 
 def _row(row: Any) -> dict[str, Any]:

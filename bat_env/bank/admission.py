@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -14,12 +15,16 @@ from bat_env.bank.state import DemoTurn, StageState, workspace_digest
 from bat_env.env import AutoMedEnv
 from bat_env.errors import BankError, SandboxError
 from bat_env.sandbox.base import FileTree
+from bat_env.stages import Stage
 from bat_env.tasks import Task
 from bat_env.tasks.scripts import ScriptCell
 from bat_env.tools import execute_call, submit_call
 
 MIN_ORACLE: Final = 0.8
 MIN_SEPARATION: Final = 0.2
+
+Phase: TypeAlias = Callable[[str], contextlib.AbstractContextManager[None]]
+"""Times what happens inside, by name."""
 
 
 class Desk:
@@ -65,12 +70,16 @@ class Played:
         status: Of the episode: ``"submitted"`` unless a budget ran out or it was disqualified.
         turns: What was seen and done.
         workspace: The workspace just before hand-in; empty unless asked for.
+        missed: Items that were not met, those of lost claims included.
+        pilots: Cells that wrote below validation/pilot.
     """
 
     score: float
     status: str
     turns: tuple[DemoTurn, ...]
     workspace: dict[str, bytes]
+    missed: tuple[str, ...] = ()
+    pilots: int = 0
 
 
 def play(
@@ -101,7 +110,15 @@ def play(
     score = info["score"] if result is None else result["score"]
     if score is None or info["status"] == "invalid":
         raise SandboxError(f"The episode is invalid: {info.get('error')}. Run it again.")
-    return Played(float(score), str(info["status"]), tuple(turns), workspace)
+    missed = tuple(sorted(item for item, (state, _) in info["items"].items() if state == "fail"))
+    pilots = sum(
+        any(
+            path.startswith("validation/pilot/")
+            for path in (*cell.result.delta.created, *cell.result.delta.changed)
+        )
+        for cell in env.episode.cells
+    )
+    return Played(float(score), str(info["status"]), tuple(turns), workspace, missed, pilots)
 
 
 @dataclass(frozen=True)
@@ -143,6 +160,7 @@ def admit(
     candidate: Candidate,
     *,
     replay_again: bool,
+    phase: Phase = lambda name: contextlib.nullcontext(),
 ) -> Verdict:
     """Judge a candidate by playing it.
 
@@ -154,16 +172,19 @@ def admit(
         task: The candidate's task.
         candidate: The state.
         replay_again: Also replay the whole prefix and compare bytes.
+        phase: Times what happens inside, by name.
 
     Raises:
         SandboxError: If the sandbox failed: no verdict, try again.
     """
     state = desk.put(candidate.state, candidate.workspace)
-    leaks = list(scanner.state(state, candidate.workspace, candidate.transcript))
+    with phase("scan"):
+        leaks = list(scanner.state(state, candidate.workspace, candidate.transcript))
     if leaks:
         return Verdict(None, "leakage", "; ".join(str(leak) for leak in leaks[:4]))
     if replay_again:
-        second = replayer.run(candidate.cells, fresh=True).workspace
+        with phase("replay again"):
+            second = replayer.run(candidate.cells, fresh=True).workspace
         if workspace_digest(second) != workspace_digest(candidate.replayed):
             return Verdict(None, "replay differs", _difference(second, candidate.replayed))
     if state.outcome == "recovery" and not state.exposed:
@@ -171,36 +192,58 @@ def admit(
     options = {"state_id": state.state_id}
     seed = int(state.state_id[:8], 16)
 
-    start = play(env, (), seed=seed, options=options)
+    try:
+        with phase("start"):
+            start = play(env, (), seed=seed, options=options)
+    except SandboxError as error:
+        if not _boots(env, state):
+            raise
+        return Verdict(None, "does not boot", str(error))
     if start.score != 0.0:
         return Verdict(None, "score at start is not 0", f"{start.score:.3f}")
-    oracle = play(
-        env,
-        task.script(focus=state.focus, tier=state.tier, outcome=state.outcome),
-        seed=seed,
-        options=options,
-        keep_workspace=bool(candidate.check),
-    )
+    careful = task.script(focus=state.focus, tier=state.tier, outcome=state.outcome)
+    cured = bool(candidate.check) and state.outcome == "recovery"
+    with phase("oracle"):
+        oracle = play(env, careful, seed=seed, options=options, keep_workspace=cured)
     if oracle.status != "submitted":
         return Verdict(None, "oracle does not finish", oracle.status)
     if oracle.score < MIN_ORACLE:
-        return Verdict(None, "oracle below .8", f"{oracle.score:.3f}")
-    if candidate.check and state.outcome == "recovery":
-        after = replayer.check(candidate.check, oracle.workspace)
+        return Verdict(None, "oracle below .8", f"{oracle.score:.3f}: {_named(oracle.missed)}")
+    if state.reduction and state.focus is Stage.E2E:
+        if oracle.missed:
+            return Verdict(None, "surrogate fails a stage check", _named(oracle.missed))
+        if oracle.pilots > state.reduction["validation_passes"]:
+            return Verdict(None, "surrogate validates too often", str(oracle.pilots))
+    if cured:
+        with phase("check"):
+            after = replayer.check(candidate.check, oracle.workspace)
         if after == state.exposed:
             return Verdict(None, "oracle does not cure", after)
-    naive = play(
-        env,
-        task.script(task.naive_choices, focus=state.focus, tier=state.tier, outcome=state.outcome),
-        seed=seed,
-        options=options,
+    careless = task.script(
+        task.naive_choices, focus=state.focus, tier=state.tier, outcome=state.outcome
     )
+    with phase("naive"):
+        naive = play(env, careless, seed=seed, options=options)
     if naive.score > oracle.score - MIN_SEPARATION:
         return Verdict(
             None, "naive does not separate", f"oracle {oracle.score:.3f}, naive {naive.score:.3f}"
         )
     scores = {"start": start.score, "oracle": oracle.score, "naive": naive.score}
     return Verdict(state.model_copy(update={"admission": scores}))
+
+
+def _boots(env: AutoMedEnv, state: StageState) -> bool:
+    """Whether a sandbox starts on the same instance without the state's files: then they did it."""
+    options = {"task": state.task, "index": state.index, "size": state.size}
+    try:
+        env.reset(seed=1, options=options)
+    except SandboxError:
+        return False
+    return True
+
+
+def _named(items: Sequence[str]) -> str:
+    return ", ".join(items[:6])
 
 
 def _difference(one: FileTree, two: FileTree) -> str:

@@ -6,12 +6,12 @@ is stored, so a build that was killed goes on where it stopped and makes nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from bat_env.bank.admission import Candidate, admit, play
-from bat_env.bank.demos import DemoPlan, plan_demonstrations
+from bat_env.bank.demos import DemoPlan, plan_demonstrations, plan_trajectories
+from bat_env.bank.factory import Factory
 from bat_env.bank.fingerprints import of_suites
 from bat_env.bank.jobs import (
     BUILDER_VERSION,
@@ -22,18 +22,24 @@ from bat_env.bank.jobs import (
     instance_indices,
 )
 from bat_env.bank.progress import ProgressFn, reporter
-from bat_env.bank.state import Demonstration, StageState
+from bat_env.bank.slices import count_slices
 from bat_env.bank.state import Outcome as StateOutcome
+from bat_env.bank.state import StageState
 from bat_env.bank.status import BuildReport
 from bat_env.bank.store import Bank, default_bank_path
-from bat_env.bank.workers import Crew, Outcome, Station
+from bat_env.bank.styles import STYLES, USUAL
+from bat_env.bank.teacher import Teacher
+from bat_env.bank.throttle import Throttle, be_nice
+from bat_env.bank.wording import BRIEFS, PLAIN, TEACHER
+from bat_env.bank.workers import Crew, Outcome
 from bat_env.disk import named_if_full
-from bat_env.errors import BankError, ConfigError
+from bat_env.errors import BankError, ConfigError, unknown_name
 from bat_env.extras import require_for_cells
+from bat_env.judge.config import JudgeConfig
 from bat_env.rubric import compile_contract
 from bat_env.sandbox import resolve_backend
 from bat_env.stages import Stage
-from bat_env.tasks import Suite, Task, load_task, render_brief, task_ids
+from bat_env.tasks import Suite, Task, load_task, task_ids
 from bat_env.tasks.instance import Size
 
 _OUTCOMES: Final[tuple[StateOutcome, ...]] = get_args(StateOutcome)
@@ -48,92 +54,16 @@ DEFAULT_SUITES: Final = (
 class _Builder:
     """One build: what it makes goes to the bank, what it learns to the report."""
 
-    def __init__(self, bank: Bank, crew: Crew) -> None:
+    def __init__(self, bank: Bank, crew: Crew, teacher: Teacher | None) -> None:
         self.bank = bank
         self.crew = crew
+        self.factory = Factory(bank, crew.backend, teacher)
         self.report = BuildReport()
 
     # -------------------------------------------------------------------------------- states
 
-    def make_state(self, station: Station, job: StateJob) -> Outcome:
-        """Replay, judge, store."""
-        task, past = load_task(job.task), job.past
-        replayer = station.replayer(task, job.size, job.tier, job.index)
-        cells = past.cells(task, job.tier)
-        prefix = replayer.run(cells)
-        workspace = replayer.leftover(past, job.tier)
-        check = "" if past.fault is None else past.fault.check
-        exposed = replayer.check(check, workspace) if past.outcome == "recovery" else ""
-        candidate = Candidate(
-            state=self._row(task, job, exposed, tuple(sorted(workspace))),
-            workspace=workspace,
-            transcript=prefix.transcript,
-            check=check,
-            cells=cells,
-            replayed=prefix.workspace,
-        )
-        verdict = admit(
-            station.env(job.tier),
-            station.desk,
-            replayer,
-            station.scanner,
-            task,
-            candidate,
-            replay_again=job.replay_again,
-        )
-        name = job.job_id(task.digest)
-        if verdict.state is None:
-            record = {"reason": verdict.reason, "detail": verdict.detail, "fault": past.fault_id}
-            self.bank.finish_job(name, "rejected", record)
-            return Outcome(job, "rejected", verdict.reason, verdict.detail)
-        row = self.bank.add(verdict.state, workspace, prefix.transcript)
-        self.bank.finish_job(name, "admitted", {"state_id": row.state_id})
-        return Outcome(job, "done", value=row)
-
-    def _row(self, task: Task, job: StateJob, exposed: str, files: tuple[str, ...]) -> StageState:
-        past = job.past
-        instance = task.instance("train", job.index, job.size)
-        contract = compile_contract(
-            task.spec, tier=job.tier, focus=past.focus, outcome=past.outcome
-        )
-        skills = {} if past.focus is Stage.E2E else task.skills(job.tier, past.focus)
-        return StageState(
-            track=task.spec.track,
-            task=task.spec.id,
-            task_digest=task.digest,
-            tier=job.tier,
-            size=job.size,
-            focus=past.focus,
-            outcome=past.outcome,
-            index=job.index,
-            instance_digest=instance.digest,
-            fault=past.fault_id,
-            exposed=exposed,
-            brief=render_brief(
-                task,
-                instance,
-                tier=job.tier,
-                focus=past.focus,
-                outcome=past.outcome,
-                exposed=exposed,
-                files=files,
-            ),
-            rubric_digest=contract.digest,
-            evidence=tuple(sorted({path for item in contract.items for path in item.evidence})),
-            skill=next(iter(skills), ""),
-            provenance={
-                "builder": BUILDER_VERSION,
-                "job": job.job_id(task.digest),
-                "fault_source": "" if past.fault is None else past.fault.source,
-                "replayed_stages": [stage.name for stage in past.stages],
-                "replayed_twice": job.replay_again,
-                "backend": self.crew.backend,
-            },
-            reduction=task.spec.reduction.model_dump() if job.size == "mini" else {},
-        )
-
     def fill(self, cells: Sequence[list[StateJob]], per_cell: int) -> None:
-        """Fill the cells: first candidates first, further ones where some were refused.
+        """Fill the cells, the emptiest first; further candidates come where some were refused.
 
         Args:
             cells: Candidates of each cell, in order.
@@ -141,15 +71,21 @@ class _Builder:
         """
         have: dict[tuple[str, ...], dict[str, StageState]] = {c[0].cell: {} for c in cells}
         tried = dict.fromkeys(have, 0)
-        for number in range(ROUNDS):
+        known = self.bank.jobs()
+        for _ in range(ROUNDS * per_cell):
             chosen: list[StateJob] = []
-            for jobs in cells:
+            left = [jobs for jobs in cells if tried[jobs[0].cell] < len(jobs)]
+            lacking = [jobs for jobs in left if len(have[jobs[0].cell]) < per_cell]
+            fewest = min((len(have[jobs[0].cell]) for jobs in lacking), default=per_cell)
+            for jobs in lacking:
                 cell = jobs[0].cell
-                some = jobs[tried[cell] : tried[cell] + per_cell - len(have[cell])]
-                tried[cell] += len(some)
-                chosen += some
-            title = "states" if number == 0 else f"states, round {number + 1}"
-            for outcome in self._outcomes(title, chosen):
+                if len(have[cell]) == fewest:
+                    chosen.append(jobs[tried[cell]])
+                    tried[cell] += 1
+            if not chosen:
+                break
+            count = (sum(map(len, have.values())), per_cell * len(cells))
+            for outcome in self._outcomes(chosen, known, count):
                 if outcome.status == "done":
                     have[outcome.job.cell][outcome.value.state_id] = outcome.value
                 else:
@@ -159,9 +95,13 @@ class _Builder:
             if len(rows) < per_cell:
                 self.report.short[cell] = len(rows)
 
-    def _outcomes(self, title: str, jobs: Sequence[StateJob]) -> Iterator[Outcome]:
+    def _outcomes(
+        self,
+        jobs: Sequence[StateJob],
+        known: Mapping[str, tuple[str, Mapping[str, Any]]],
+        count: tuple[int, int],
+    ) -> Iterator[Outcome]:
         """Outcomes of jobs, those of earlier builds included."""
-        known = self.bank.jobs()
         todo = []
         for job in jobs:
             status, detail = known.get(job.job_id(load_task(job.task).digest), ("", {}))
@@ -179,45 +119,11 @@ class _Builder:
             self.report.resumed += 1
             yield Outcome(job, "done", value=row)
         if todo:
-            yield from self.crew.run(title, by_instance(todo), self.make_state)
+            yield from self.crew.run("states", by_instance(todo), self.factory.make_state, count)
 
     # ------------------------------------------------------------------------ demonstrations
 
-    def make_demo(self, station: Station, plan: DemoPlan) -> Outcome:
-        """Execute, scan, store."""
-        task = load_task(plan.task)
-        if plan.state_id is None:
-            options: dict[str, Any] = {"task": plan.task, "index": plan.index, "size": plan.size}
-        else:
-            station.desk.put(self.bank.get(plan.state_id), self.bank.workspace(plan.state_id))
-            options = {"state_id": plan.state_id}
-        played = play(station.env(plan.tier), plan.cells(task), seed=plan.seed, options=options)
-        demo = Demonstration(
-            source_trajectory=plan.source_trajectory,
-            track=task.spec.track,
-            task=plan.task,
-            task_digest=task.digest,
-            tier=plan.tier,
-            size=plan.size,
-            focus=plan.focus,
-            outcome=plan.outcome,
-            state_id=plan.state_id,
-            index=plan.index,
-            seed=plan.seed,
-            choices=dict(plan.choices),
-            score=played.score,
-            turns=played.turns,
-        )
-        name = plan.job_id(task.digest)
-        leaks = "; ".join(str(leak) for leak in station.scanner.demonstration(demo))
-        if leaks:
-            self.bank.finish_job(name, "rejected", {"reason": "leakage", "detail": leaks})
-            return Outcome(plan, "rejected", "leakage", leaks)
-        row = self.bank.add_demonstration(demo)
-        self.bank.finish_job(name, "stored", {"demo_id": row.demo_id})
-        return Outcome(plan, "done", value=row.demo_id)
-
-    def demonstrate(self, plans: Sequence[DemoPlan]) -> None:
+    def demonstrate(self, what: str, plans: Sequence[DemoPlan]) -> None:
         """Execute the demonstrations that are not there yet."""
         known = self.bank.jobs()
         there = {demo.demo_id for demo in self.bank.demonstrations()}
@@ -235,7 +141,7 @@ class _Builder:
         if not todo:
             return
         todo.sort(key=lambda plan: plan.index)  # instances in memory are few
-        for outcome in self.crew.run("demonstrations", [[plan] for plan in todo], self.make_demo):
+        for outcome in self.crew.run(what, [[plan] for plan in todo], self.factory.make_demo):
             if outcome.status == "done":
                 self.report.demonstrations += 1
             else:
@@ -245,6 +151,19 @@ class _Builder:
         row = (cell, fault, outcome.reason, outcome.detail)
         (self.report.rejected if outcome.status == "rejected" else self.report.failed).append(row)
 
+    # ------------------------------------------------------------------------------ the report
+
+    def finish(self) -> BuildReport:
+        """The report, when all is made."""
+        report = self.report
+        rows = count_slices(self.bank.demonstrations())
+        report.rows, report.rows_refused = rows.rows, dict(rows.refused)
+        report.seconds = self.factory.clock.seconds
+        report.teacher_refused = dict(self.factory.refused)
+        report.digest = self.bank.digest()
+        report.demonstrations_digest = self.bank.demonstrations_digest()
+        return report
+
 
 def build(
     path: str | Path | None = None,
@@ -252,14 +171,20 @@ def build(
     tasks: Sequence[str] | None = None,
     sizes: Sequence[Size] = ("mini",),
     tiers: Sequence[str] = ("lite",),
+    stages: Sequence[str | Stage] | None = None,
     per_cell: int = 3,
     demos: int = 240,
     p_good: float = 0.5,
     e2e_share: float = 0.25,
     instances: int = 8,
+    trajectories: int = 0,
+    styles: Sequence[str] = (USUAL,),
+    briefs: str = PLAIN,
+    teacher: Teacher | JudgeConfig | Mapping[str, Any] | None = None,
     seed: int = 0,
     backend: str = "auto",
     workers: int = 2,
+    background: bool = False,
     suites: Sequence[str | Suite] = DEFAULT_SUITES,
     progress: bool | ProgressFn | None = False,
 ) -> BuildReport:
@@ -270,14 +195,22 @@ def build(
         tasks: Task ids; ``None`` for every task found.
         sizes: ``"full"``, ``"mini"``.
         tiers: Tiers.
+        stages: Focus of states, for example ``["S3"]``; ``None`` for all six.
         per_cell: States wanted in each cell (focus x outcome) of each task, size and tier.
-        demos: Demonstrations of each task, size and tier.
+        demos: Demonstrations of each task, size and tier: mixtures of good and bad options.
         p_good: Probability of the good option at each decision of a demonstration.
         e2e_share: Share of demonstrations that run the whole workflow from scratch.
         instances: Training instances that mistakes and demonstrations are spread over.
+        trajectories: Teacher trajectories of each task, size, tier and style: careful throughout.
+        styles: Styles of the teacher, one or more of :data:`~bat_env.bank.styles.STYLES`; states
+            begin in them too.
+        briefs: ``"plain"``, ``"varied"`` (worded by rule) or ``"teacher"`` (by ``teacher``).
+        teacher: An OpenAI-compatible endpoint, for example ``{"base_url":
+            "http://127.0.0.1:8000/v1", "model": "my-model"}``.
         seed: Source of all randomness; also picks the instances.
         backend: Sandbox backend.
         workers: Threads; each holds one sandbox.
+        background: Run niced, and wait while others want the cores: for a build beside training.
         suites: Held-out suites that nothing in the bank may resemble.
         progress: ``True`` for a bar on stderr, or a function ``(what, done, total)``.
 
@@ -295,30 +228,41 @@ def build(
         ("per_cell", per_cell, 0),
         ("demos", demos, 0),
         ("instances", instances, 1),
+        ("trajectories", trajectories, 0),
         ("workers", workers, 1),
     ):
         if value < low:
             raise ConfigError(f"{name} must be at least {low}, got {value}.")
     if not 0.0 <= p_good <= 1.0 or not 0.0 <= e2e_share <= 1.0:
         raise ConfigError(f"p_good and e2e_share are shares, got {p_good} and {e2e_share}.")
+    foci = tuple(Stage) if stages is None else sorted({Stage.parse(name) for name in stages})
+    asked = _teacher(briefs, teacher)
+    _check_styles(styles)
     loaded = [load_task(name) for name in (task_ids() if tasks is None else tasks)]
     wanted = [(task, size, tier) for task in loaded for size in sizes for tier in tiers]
     indices = instance_indices(seed, instances)
     resolved = resolve_backend(backend)
     require_for_cells(resolved)
+    throttle = Throttle() if background else None
+    if background:
+        be_nice()
     with (
         named_if_full(path or default_bank_path()),
         Bank.open(path, create=True) as bank,
         reporter(progress) as show,
-        Crew(resolved, of_suites(suites, {task.id for task in loaded}), workers, show) as crew,
+        Crew(
+            resolved, of_suites(suites, {task.id for task in loaded}), workers, show, throttle
+        ) as crew,
     ):
-        builder = _Builder(bank, crew)
+        builder = _Builder(bank, crew, asked)
         _retire_stale(bank, loaded)
         cells = []
         for task, size, tier in wanted if per_cell else ():
-            for focus in Stage:
+            for focus in foci:
                 for outcome in _OUTCOMES:
-                    jobs = candidates(task, size, tier, focus, outcome, indices, per_cell, seed)
+                    jobs = candidates(
+                        task, size, tier, focus, outcome, indices, per_cell, seed, styles, briefs
+                    )
                     if jobs:
                         cells.append(jobs)
                     else:
@@ -337,26 +281,69 @@ def build(
                 e2e_share=e2e_share,
                 seed=seed,
             )
-            builder.demonstrate(plans)
-        report = builder.report
-        report.digest = bank.digest()
-        report.demonstrations_digest = bank.demonstrations_digest()
+            builder.demonstrate("demonstrations", plans)
+        lessons = [
+            plan
+            for task, size, tier in wanted
+            for plan in plan_trajectories(
+                task,
+                tier=tier,
+                size=size,
+                indices=indices,
+                styles=styles,
+                count=trajectories,
+                seed=seed,
+            )
+        ]
+        builder.demonstrate("trajectories", lessons)
+        report = builder.finish()
         bank.set_meta(
             "build",
             {
                 "schema_version": 1,
                 "builder": BUILDER_VERSION,
                 "seed": seed,
+                "stages": [focus.name for focus in foci],
                 "per_cell": per_cell,
                 "demos": demos,
                 "p_good": p_good,
                 "e2e_share": e2e_share,
                 "instances": instances,
+                "trajectories": trajectories,
+                "styles": list(styles),
+                "briefs": briefs,
                 "digest": report.digest,
                 "demonstrations_digest": report.demonstrations_digest,
             },
         )
     return report
+
+
+def _teacher(
+    briefs: str, teacher: Teacher | JudgeConfig | Mapping[str, Any] | None
+) -> Teacher | None:
+    """The teacher that words briefs, if any.
+
+    Raises:
+        ConfigError: If one is asked for and none is given, or the other way round.
+        UnknownNameError: If there is no such kind of brief.
+    """
+    if briefs not in BRIEFS:
+        raise unknown_name("kind of briefs", briefs, BRIEFS)
+    if (briefs == TEACHER) != (teacher is not None):
+        raise ConfigError(
+            'Expected briefs="teacher" together with a teacher (base_url and model), got '
+            f"briefs={briefs!r} {'without one' if teacher is None else 'with one'}."
+        )
+    return teacher if teacher is None or isinstance(teacher, Teacher) else Teacher(teacher)
+
+
+def _check_styles(styles: Sequence[str]) -> None:
+    for style in styles:
+        if style not in STYLES:
+            raise unknown_name("teacher style", style, STYLES)
+    if not styles or len(set(styles)) != len(styles):
+        raise ConfigError(f"styles must be different ones of {', '.join(STYLES)}, got {styles}.")
 
 
 def _retire_stale(bank: Bank, tasks: Sequence[Task]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from bat_env.bank.sampler import balanced_order
 from bat_env.bank.state import Outcome, StageState, digest_of
+from bat_env.bank.styles import USUAL, styled
 from bat_env.stages import Stage
 from bat_env.tasks import Task
 from bat_env.tasks.instance import Size
@@ -32,6 +33,8 @@ class DemoPlan:
         seed: Episode seed.
         choices: Decision id -> option, of the decisions that matter for this focus.
         source_trajectory: Groups demonstrations that share a past.
+        style: How the cells are written.
+        teacher: Careful work throughout, to be kept only if every stage's items pass.
     """
 
     task: str
@@ -44,6 +47,8 @@ class DemoPlan:
     seed: int
     choices: Mapping[str, str]
     source_trajectory: str
+    style: str = USUAL
+    teacher: bool = False
 
     @property
     def cell(self) -> tuple[str, ...]:
@@ -63,13 +68,20 @@ class DemoPlan:
             self.seed,
             dict(self.choices),
         ]
+        if self.teacher:
+            key += ["teacher", self.style]
         return "demo-" + digest_of(key)[:24]
 
     def cells(self, task: Task) -> tuple[ScriptCell, ...]:
         """The script to play."""
-        return task.script(
+        script = task.script(
             dict(self.choices), focus=self.focus, tier=self.tier, outcome=self.outcome
         )
+        return styled(task, script, self.style)
+
+    def told(self) -> dict[str, str]:
+        """The choices as a demonstration records them: a teacher's style is one more."""
+        return {**self.choices, "style": self.style} if self.teacher else dict(self.choices)
 
 
 def plan_demonstrations(
@@ -143,6 +155,50 @@ def plan_demonstrations(
                 seed=int(rng.integers(2**31)),
                 choices=choices,
                 source_trajectory=digest_of([task.spec.id, tier, size, *past])[:16],
+            )
+        )
+    return plans
+
+
+def plan_trajectories(
+    task: Task,
+    *,
+    tier: str,
+    size: Size,
+    indices: Sequence[int],
+    styles: Sequence[str],
+    count: int,
+    seed: int,
+) -> list[DemoPlan]:
+    """Teacher trajectories: the careful workflow from scratch, in each style.
+
+    Args:
+        task: The task.
+        tier: Tier of everything.
+        size: Size of everything.
+        indices: Training instances; each is worked on in one style.
+        styles: Styles.
+        count: Trajectories of each style.
+        seed: Source of the episode seeds.
+    """
+    plans = []
+    for number in range(count * len(styles)):
+        index = int(indices[0]) + number
+        key = [seed, task.id, tier, size, index, styles[number % len(styles)]]
+        plans.append(
+            DemoPlan(
+                task=task.id,
+                tier=tier,
+                size=size,
+                index=index,
+                focus=Stage.E2E,
+                outcome=None,
+                state_id=None,
+                seed=int(digest_of(["teacher seed", *key])[:7], 16),
+                choices={},
+                source_trajectory=digest_of([task.id, tier, size, index, "teacher"])[:16],
+                style=styles[number % len(styles)],
+                teacher=True,
             )
         )
     return plans

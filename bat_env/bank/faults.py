@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from bat_env.bank.state import Outcome
+from bat_env.bank.styles import USUAL, styled
 from bat_env.stages import Stage
 from bat_env.tasks import Task
 from bat_env.tasks.scripts import Mistake, ScriptCell
@@ -57,12 +58,14 @@ class Past:
         focus, outcome: The cell that it is for.
         stages: Stages of the script that are replayed.
         fault: The mistake made in them, or ``None``.
+        style: How the cells are written.
     """
 
     focus: Stage
     outcome: Outcome
     stages: tuple[Stage, ...]
     fault: Mistake | None = None
+    style: str = USUAL
 
     @property
     def fault_id(self) -> str:
@@ -72,9 +75,11 @@ class Past:
     def cells(self, task: Task, tier: str) -> tuple[ScriptCell, ...]:
         """The script cells to replay, in order."""
         choices = {} if self.fault is None else dict(self.fault.choices)
+        script = task.script(choices, focus=Stage.E2E, tier=tier)
         return tuple(
+            # The whole script is styled, so that states of all stages share their beginnings.
             cell
-            for cell in task.script(choices, focus=Stage.E2E, tier=tier)
+            for cell in styled(task, script, self.style)
             if cell.stage in self.stages
         )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from bat_env.bank.faults import Past, pasts
 from bat_env.bank.state import Outcome, digest_of
+from bat_env.bank.styles import USUAL
+from bat_env.bank.wording import PLAIN
 from bat_env.rubric import compile_contract
 from bat_env.stages import Stage
 from bat_env.tasks import Task
@@ -33,6 +35,7 @@ class StateJob:
     seed: int
     rubric_digest: str
     replay_again: bool
+    briefs: str = PLAIN
 
     @property
     def cell(self) -> tuple[str, ...]:
@@ -51,6 +54,9 @@ class StateJob:
             self.seed,
             self.rubric_digest,
         ]
+        form = (self.past.style, self.briefs)
+        if form != (USUAL, PLAIN):
+            key += form
         return "state-" + digest_of(key)[:24]
 
 
@@ -69,12 +75,14 @@ def candidates(
     indices: Sequence[int],
     per_cell: int,
     seed: int,
+    styles: Sequence[str] = (USUAL,),
+    briefs: str = PLAIN,
 ) -> list[StateJob]:
     """Candidates of one cell, in the order in which they are tried.
 
-    A mistake starts on the same instances in every cell, so that its replayed beginning serves the
-    recovery and the failure states of several stages. Success states differ by their instance alone
-    and take as many as they need, beyond ``indices`` if they must.
+    A mistake starts on the same instances, in the same style, in every cell, so that its replayed
+    beginning serves the recovery and the failure states of several stages. Success states differ by
+    their instance alone and take as many as they need, beyond ``indices`` if they must.
     """
     options = pasts(task, focus, outcome, tier)
     contract = compile_contract(task.spec, tier=tier, focus=focus, outcome=outcome)
@@ -84,9 +92,11 @@ def candidates(
         past = options[(number + 2 * int(focus)) % len(options)]
         lap = number // len(options)
         if past.fault is None:
-            index = indices[0] + number
+            index, turn = indices[0] + number, number
         else:
-            index = indices[(order[past.fault.id] + 3 * lap) % len(indices)]
+            turn = order[past.fault.id] + 3 * lap
+            index = indices[turn % len(indices)]
+        past = replace(past, style=styles[turn % len(styles)])
         job = StateJob(
             task=task.spec.id,
             tier=tier,
@@ -96,6 +106,7 @@ def candidates(
             seed=seed,
             rubric_digest=contract.digest,
             replay_again=number % 4 == 0,
+            briefs=briefs,
         )
         if all((j.past, j.index) != (job.past, job.index) for j in jobs):
             jobs.append(job)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -30,19 +32,66 @@ class Prefix:
     workspace: dict[str, bytes]
     transcript: tuple[dict[str, Any], ...]
 
+    @property
+    def size(self) -> int:
+        """Bytes of the workspace."""
+        return sum(len(data) for data in self.workspace.values())
+
+
+_KEPT_BYTES: Final = 192 << 20
+
+
+class Prefixes:
+    """What replayed beginnings left, for all workers of a build; the least used go first.
+
+    Args:
+        max_bytes: Workspace bytes kept.
+    """
+
+    def __init__(self, max_bytes: int = _KEPT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[tuple[Any, ...], Prefix] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[Any, ...]) -> Prefix | None:
+        """What is known under a key."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: tuple[Any, ...], prefix: Prefix) -> None:
+        """Keep a prefix; equal keys always have equal content."""
+        with self._lock:
+            if key not in self._kept:
+                self._bytes += prefix.size
+            self._kept[key] = prefix
+            while self._bytes > self._max_bytes and len(self._kept) > 1:
+                _, gone = self._kept.popitem(last=False)
+                self._bytes -= gone.size
+
 
 class Replayer:
     """Replays prefixes on one instance; equal beginnings run once.
 
     A snapshot is kept after each stage, so that states of later stages and other faults go on from
-    there. Not thread-safe: one worker, one instance.
+    there.
 
     Args:
         pool: Where sandboxes come from.
         task, instance, tier: What is replayed.
+        known: Where beginnings are kept; its own place if omitted.
     """
 
-    def __init__(self, pool: Beside, task: Task, instance: Instance, tier: str) -> None:
+    def __init__(
+        self,
+        pool: Beside,
+        task: Task,
+        instance: Instance,
+        tier: str,
+        known: Prefixes | None = None,
+    ) -> None:
         self._pool = pool
         self._task = task
         self._instance = instance
@@ -54,7 +103,8 @@ class Replayer:
             if path.startswith("workspace/")
         }
         self._timeout_s = task.spec.budgets.cell_timeout_s
-        self._known: dict[tuple[ScriptCell, ...], Prefix] = {}
+        self._known = Prefixes() if known is None else known
+        self._name = (instance.digest, task.digest, tier)
 
     def run(self, cells: Sequence[ScriptCell], *, fresh: bool = False) -> Prefix:
         """Run cells from an empty workspace.
@@ -67,11 +117,12 @@ class Replayer:
             SandboxError: If the sandbox failed.
         """
         wanted = tuple(cells)
-        done = len(wanted)
-        while done and (fresh or wanted[:done] not in self._known):
-            done -= 1
-        start = self._known.get(wanted[:done]) if done else None
-        prefix = Prefix({}, ()) if start is None else start
+        done, prefix = 0, Prefix({}, ())
+        for length in range(0 if fresh else len(wanted), 0, -1):
+            start = self._known.get((*self._name, wanted[:length]))
+            if start is not None:
+                done, prefix = length, start
+                break
         if done == len(wanted):
             return prefix
         with self._pool.lease() as sandbox:
@@ -87,7 +138,7 @@ class Replayer:
                 if last or wanted[position + 1].stage is not cell.stage:
                     prefix = Prefix(self._snapshot(sandbox), tuple(transcript))
                     if not fresh:
-                        self._known[wanted[: position + 1]] = prefix
+                        self._known.put((*self._name, wanted[: position + 1]), prefix)
         return prefix
 
     def leftover(self, past: Past, tier: str) -> dict[str, bytes]:

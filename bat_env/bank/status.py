@@ -87,6 +87,10 @@ class BuildReport:
         failed: The same, of jobs without a verdict because sandboxes failed; built again next time.
         resumed: Jobs that an earlier build had finished.
         short: Cells with fewer states than asked for -> how many they have.
+        rows: SFT rows that the bank's demonstrations give, one a response.
+        rows_refused: Why others are left out -> count.
+        seconds: Phase -> wall seconds, summed over workers.
+        teacher_refused: Why answers of an LLM teacher were not used -> count.
         digest: Of the bank.
         demonstrations_digest: Of the frozen set of demonstrations.
     """
@@ -97,6 +101,10 @@ class BuildReport:
     failed: list[tuple[tuple[str, ...], str, str, str]] = field(default_factory=list)
     resumed: int = 0
     short: dict[tuple[str, ...], int] = field(default_factory=dict)
+    rows: int = 0
+    rows_refused: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    teacher_refused: dict[str, int] = field(default_factory=dict)
     digest: str = ""
     demonstrations_digest: str = ""
 
@@ -104,6 +112,11 @@ class BuildReport:
     def reasons(self) -> dict[str, int]:
         """Reason -> number of rejected candidates."""
         return dict(sorted(Counter(reason for _, _, reason, _ in self.rejected).items()))
+
+    @property
+    def faults(self) -> dict[str, int]:
+        """Fault of recovery and failure states -> number of states."""
+        return dict(sorted(Counter(state.fault for state in self.states if state.fault).items()))
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able summary."""
@@ -122,6 +135,11 @@ class BuildReport:
                 for cell, fault, reason, detail in self.rejected
             ],
             "short": {"/".join(cell): count for cell, count in self.short.items()},
+            "rows": self.rows,
+            "rows_refused": self.rows_refused,
+            "seconds": self.seconds,
+            "teacher_refused": self.teacher_refused,
+            "faults": self.faults,
             "admission": {
                 cell: {
                     key: sum(row[key] for row in rows) / len(rows)
@@ -136,8 +154,9 @@ class BuildReport:
     def __str__(self) -> str:
         lines = [
             f"{len(self.states)} states, {self.demonstrations} demonstrations "
-            f"({self.resumed} jobs were there already)"
+            f"({self.resumed} jobs were there already), {self.rows} SFT rows"
         ]
+        lines += [f"  {count} rows left out: {why}" for why, count in self.rows_refused.items()]
         lines += [f"  refused {count}: {reason}" for reason, count in self.reasons.items()]
         lines += [f"  short: {'/'.join(cell)} has {n}" for cell, n in sorted(self.short.items())]
         if self.failed:

@@ -12,7 +12,8 @@ from bat_env.bank.admission import Desk
 from bat_env.bank.fingerprints import Fingerprint
 from bat_env.bank.leakage import Scanner
 from bat_env.bank.progress import ProgressFn
-from bat_env.bank.replay import Replayer
+from bat_env.bank.replay import Prefixes, Replayer
+from bat_env.bank.throttle import Throttle
 from bat_env.env import AutoMedEnv
 from bat_env.errors import SandboxError, SandboxUnavailableError
 from bat_env.sandbox import shared_pool
@@ -42,12 +43,21 @@ class Outcome:
 
 
 class Station:
-    """What one worker thread owns: an environment over its own desk, and one replayer at a time."""
+    """What one worker thread owns: an environment over its own desk, and one replayer at a time.
 
-    def __init__(self, backend: str, fingerprint: Fingerprint) -> None:
+    Args:
+        backend: Resolved sandbox backend.
+        fingerprint: Held-out traces to scan for.
+        known: Replayed beginnings, shared with other stations; its own if omitted.
+    """
+
+    def __init__(
+        self, backend: str, fingerprint: Fingerprint, known: Prefixes | None = None
+    ) -> None:
         self.desk = Desk()
+        self._known = known or Prefixes()
         self.scanner = Scanner(fingerprint)
-        self._backend = backend
+        self.backend = backend
         self._env: tuple[str, AutoMedEnv] | None = None
         self._replayer: tuple[tuple[Any, ...], Replayer] | None = None
 
@@ -55,7 +65,7 @@ class Station:
         """The environment for a tier; the last one is kept."""
         if self._env is None or self._env[0] != tier:
             self.close()
-            made = AutoMedEnv(track=None, tier=tier, sandbox=self._backend, bank=self.desk)
+            made = AutoMedEnv(track=None, tier=tier, sandbox=self.backend, bank=self.desk)
             self._env = (tier, made)
         return self._env[1]
 
@@ -69,8 +79,9 @@ class Station:
         """The replayer of an instance; the last one is kept."""
         key = (task.spec.id, size, tier, index)
         if self._replayer is None or self._replayer[0] != key:
-            pool = shared_pool(self._backend, task.spec.limits).beside
-            made = Replayer(pool, task, task.instance("train", index, size), tier)
+            pool = shared_pool(self.backend, task.spec.limits).beside
+            instance = task.instance("train", index, size)
+            made = Replayer(pool, task, instance, tier, self._known)
             self._replayer = (key, made)
         return self._replayer[1]
 
@@ -86,12 +97,20 @@ class Crew:
         fingerprint: Held-out traces that the stations scan for.
         workers: Threads.
         show: Told of progress.
+        throttle: Asked before every job whether to wait, if there is one.
     """
 
     def __init__(
-        self, backend: str, fingerprint: Fingerprint, workers: int, show: ProgressFn
+        self,
+        backend: str,
+        fingerprint: Fingerprint,
+        workers: int,
+        show: ProgressFn,
+        throttle: Throttle | None = None,
     ) -> None:
         self.backend = backend
+        self._throttle = throttle
+        self._known = Prefixes()
         self._fingerprint = fingerprint
         self._show = show
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix="bank")
@@ -105,24 +124,44 @@ class Crew:
 
     def __exit__(self, *_: object) -> None:
         """Let each worker end the job that it is at, then close the environments."""
-        self._stop.set()
+        self._halt()
         self._executor.shutdown(cancel_futures=True)
         for station in self._stations:
             station.close()
 
-    def run(self, what: str, groups: Sequence[Sequence[Any]], work: Work) -> Iterator[Outcome]:
+    def _halt(self) -> None:
+        """Start nothing new, and end every pause."""
+        self._stop.set()
+        if self._throttle is not None:
+            self._throttle.stop()
+
+    def run(
+        self,
+        what: str,
+        groups: Sequence[Sequence[Any]],
+        work: Work,
+        count: tuple[int, int] | None = None,
+    ) -> Iterator[Outcome]:
         """Run groups of jobs on the workers; a group's jobs run in order on one worker.
 
         Yields results as they come. After a failure or an interrupt nothing new is started.
+
+        Args:
+            what: Name of the work, for progress.
+            groups: Jobs.
+            work: Does one job.
+            count: Jobs of this kind done before, and all of them; default: those in ``groups``.
         """
-        total = sum(len(group) for group in groups)
+        before, total = count or (0, sum(len(group) for group in groups))
         finished: list[Any] = []
         done = 0
-        self._show(what, done, total)
+        self._show(what, before, total)
 
         def run_group(group: Sequence[Any]) -> list[Outcome]:
             results = []
             for job in group:
+                if self._throttle is not None:
+                    self._throttle.wait()
                 if self._stop.is_set():
                     break
                 results.append(self._retry(work, job))
@@ -137,18 +176,19 @@ class Crew:
                 over, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
                 if len(finished) != done:
                     done = len(finished)
-                    self._show(what, done, total)
+                    self._show(what, min(before + done, total), total)
                 for future in over:
                     yield from future.result()
         except BaseException:
-            self._stop.set()
+            self._halt()
             raise
 
     def _station(self) -> Station:
         """This thread's station."""
         station: Station | None = getattr(self._local, "station", None)
         if station is None:
-            station = self._local.station = Station(self.backend, self._fingerprint)
+            made = Station(self.backend, self._fingerprint, self._known)
+            station = self._local.station = made
             with self._lock:
                 self._stations.append(station)
         return station

@@ -118,6 +118,20 @@ class Grader:
         except ChildCrash as error:
             return {"readable": False, "message": f"unreadable: {error}"}
 
+    def difference(self, name: str, a: bytes, b: bytes) -> tuple[float, str]:
+        """How far two files of one name lie apart: images, JSON and CSV number by number.
+
+        Returns:
+            The largest difference, relative to the size of what is compared and infinite where no
+            number can tell; and what differs.
+        """
+        try:
+            reply, _ = self._server.request({"op": "difference", "name": name}, [a, b])
+        except ChildCrash as error:
+            return float("inf"), f"unreadable: {error}"
+        apart = _number(reply.get("apart"))
+        return float("inf") if apart is None else apart, str(reply.get("message", ""))[:300]
+
     def preview(self, task: HasSpec, instance: Instance, case: str, data: bytes) -> Preview | None:
         """What an output looks like, for pictures.
 

@@ -16,6 +16,7 @@ import PIL.Image
 import PIL.PngImagePlugin
 
 from bat_env.grader import preview
+from bat_env.grader.difference import difference
 from bat_env.grader.packing import unpack_cases
 from bat_env.grader.warm import warm as touch_everything
 from bat_env.metrics import CaseScore, load_metric
@@ -83,6 +84,12 @@ def _preview(header: Mapping[str, Any], blobs: Blobs) -> Reply:
     return preview.decode(_spec(header), blobs[0], blobs[1], header["case"])
 
 
+def _difference(header: Mapping[str, Any], blobs: Blobs) -> Reply:
+    """How far two files lie apart; infinity has no word in JSON and is left out."""
+    apart, message = difference(header["name"], blobs[0], blobs[1])
+    return {"apart": apart if np.isfinite(apart) else None, "message": message}, []
+
+
 OPERATIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Blobs], Reply]]] = {
     "prepare": _prepare,
     "score": _score,
@@ -90,6 +97,7 @@ OPERATIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Blobs], Reply]]] = {
     "agreement": _agreement,
     "image": _image,
     "preview": _preview,
+    "difference": _difference,
 }
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -8,49 +7,26 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bat_env.bank import Bank, StageState
-from bat_env.bank.admission import Candidate, admit, play
+from bat_env.bank import Bank
 from bat_env.bank.build import build
 from bat_env.bank.demos import plan_demonstrations, relevant
 from bat_env.bank.faults import pasts
-from bat_env.bank.fingerprints import of_suites
 from bat_env.bank.jobs import candidates, instance_indices
 from bat_env.bank.state import workspace_digest
-from bat_env.bank.workers import Station
 from bat_env.env import AutoMedEnv
 from bat_env.errors import ConfigError
-from bat_env.sandbox import resolve_backend
 from bat_env.stages import OUTCOMES, Stage
-from bat_env.tasks import load_suite, load_task
-from bat_env.tasks.scripts import ScriptCell
+from bat_env.tasks import load_task
 
 TASK = "seg/kidney_tumor"
+# As in conftest.py: a second build of the shared bank has nothing to do.
 ARGS: dict[str, Any] = {"tasks": [TASK], "per_cell": 1, "demos": 8, "instances": 3, "workers": 2}
-
-
-@pytest.fixture(scope="module")
-def backend() -> str:
-    return resolve_backend("local")
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory, backend: str) -> tuple[Path, Any]:
-    path = tmp_path_factory.mktemp("built") / "bank"
-    return path, build(path, backend=backend, **ARGS)
-
-
-@pytest.fixture(scope="module")
-def station(backend: str) -> Iterator[Station]:
-    made = Station(backend, of_suites(["seg-mini"]))
-    yield made
-    made.close()
 
 
 # ------------------------------------------------------------------------------------ the lists
@@ -225,91 +201,3 @@ def test_a_killed_build_goes_on_and_makes_nothing_twice(
                 assert bank.verify().ok
     report = build(tmp_path / "bank", backend="local", **ARGS)
     assert report.digest == built[1].digest
-
-
-# -------------------------------------------------------------------------------- refused states
-
-
-def judge(station: Station, *, task: Any = None, **changes: Any) -> Any:
-    """The verdict on an S1 state of one instance, changed as asked."""
-    task = task or load_task(TASK)
-    index = 2**30 + 7
-    instance = task.instance("train", index, "mini")
-    state = StageState.model_validate(
-        {
-            "track": "seg",
-            "task": TASK,
-            "task_digest": task.digest,
-            "focus": "S1",
-            "outcome": "success",
-            "index": index,
-            "instance_digest": instance.digest,
-            **changes.pop("state", {}),
-        }
-    )
-    candidate = dataclasses.replace(Candidate(state, {}, ()), **changes)
-    replayer = station.replayer(task, "mini", "lite", index)
-    return admit(
-        station.env("lite"),
-        station.desk,
-        replayer,
-        station.scanner,
-        task,
-        candidate,
-        replay_again=bool(candidate.cells),
-    )
-
-
-def test_a_good_state_is_admitted(station: Station) -> None:
-    verdict = judge(station)
-    assert verdict.reason == "" and verdict.state.admission["oracle"] >= 0.8
-
-
-def test_held_out_material_is_refused(station: Station) -> None:
-    case = load_suite("seg-mini").entries[0].instance().cases[0]
-    verdict = judge(station, workspace={f"outputs/{case}/dseg.nii.gz": b"x"})
-    assert verdict.state is None and verdict.reason == "leakage"
-
-
-def test_a_prefix_that_replays_differently_is_refused(station: Station) -> None:
-    cells = (ScriptCell(Stage.S1, "import os; open('x', 'wb').write(os.urandom(8))"),)
-    verdict = judge(station, cells=cells, replayed={"x": b"12345678"})
-    assert (verdict.reason, verdict.detail) == ("replay differs", "x")
-
-
-def test_a_state_that_the_oracle_cannot_finish_is_refused(station: Station) -> None:
-    # A file where the plan's folder must be.
-    assert judge(station, workspace={"plan": b"a file"}).reason == "oracle below .8"
-
-
-def test_a_recovery_without_exposure_is_refused(station: Station) -> None:
-    verdict = judge(station, state={"outcome": "recovery", "fault": "f"}, check="pass")
-    assert verdict.reason == "check exposes nothing"
-
-
-def test_an_uncured_recovery_is_refused(station: Station) -> None:
-    state = {"outcome": "recovery", "fault": "f", "exposed": "always wrong"}
-    verdict = judge(station, state=state, check="print('always wrong')")
-    assert verdict.reason == "oracle does not cure"
-
-
-def test_a_state_that_does_not_separate_is_refused(station: Station) -> None:
-    class Careful:
-        """The task, with a naive script that makes no mistake."""
-
-        def __init__(self) -> None:
-            self._task = load_task(TASK)
-            self.naive_choices: dict[str, str] = {}
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._task, name)
-
-    assert judge(station, task=Careful()).reason == "naive does not separate"
-
-
-def test_play_stops_at_the_end_of_an_episode(station: Station) -> None:
-    cells = [ScriptCell(Stage.S1, "pass")] * 40
-    played = play(
-        station.env("lite"), cells, seed=1, options={"task": TASK, "index": 1, "size": "mini"}
-    )
-    assert played.status == "truncated" and played.score == 0.0

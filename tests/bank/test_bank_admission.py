@@ -1,0 +1,165 @@
+"""Every rule of admission meets a state that breaks it, and says why it is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bat_env.bank import StageState
+from bat_env.bank.admission import Candidate, admit, play
+from bat_env.bank.fingerprints import of_suites
+from bat_env.bank.workers import Station
+from bat_env.sandbox import resolve_backend
+from bat_env.stages import Stage
+from bat_env.tasks import load_suite, load_task
+from bat_env.tasks.scripts import ScriptCell
+
+TASK = "seg/kidney_tumor"
+
+
+@pytest.fixture(scope="module")
+def station() -> Iterator[Station]:
+    made = Station(resolve_backend("local"), of_suites(["seg-mini"]))
+    yield made
+    made.close()
+
+
+class Other:
+    """The task with some of its parts replaced."""
+
+    def __init__(self, **parts: Any) -> None:
+        self._task = load_task(TASK)
+        self.__dict__.update(parts)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+
+def judge(station: Station, *, task: Any = None, env: Any = None, **changes: Any) -> Any:
+    """The verdict on an S1 state of one instance, changed as asked."""
+    task = task or load_task(TASK)
+    index = 2**30 + 7
+    instance = task.instance("train", index, "mini")
+    state = StageState.model_validate(
+        {
+            "track": "seg",
+            "task": TASK,
+            "task_digest": task.digest,
+            "focus": "S1",
+            "outcome": "success",
+            "index": index,
+            "instance_digest": instance.digest,
+            **changes.pop("state", {}),
+        }
+    )
+    candidate = dataclasses.replace(Candidate(state, {}, ()), **changes)
+    replayer = station.replayer(task, "mini", "lite", index)
+    return admit(
+        env or station.env("lite"),
+        station.desk,
+        replayer,
+        station.scanner,
+        task,
+        candidate,
+        replay_again=bool(candidate.cells),
+    )
+
+
+def test_a_good_state_is_admitted(station: Station) -> None:
+    verdict = judge(station)
+    assert verdict.reason == "" and verdict.state.admission["oracle"] >= 0.8
+
+
+def test_held_out_material_is_refused(station: Station) -> None:
+    case = load_suite("seg-mini").entries[0].instance().cases[0]
+    verdict = judge(station, workspace={f"outputs/{case}/dseg.nii.gz": b"x"})
+    assert verdict.state is None and verdict.reason == "leakage"
+
+
+def test_a_prefix_that_replays_differently_is_refused(station: Station) -> None:
+    cells = (ScriptCell(Stage.S1, "import os; open('x', 'wb').write(os.urandom(8))"),)
+    verdict = judge(station, cells=cells, replayed={"x": b"12345678"})
+    assert (verdict.reason, verdict.detail) == ("replay differs", "x")
+
+
+def test_a_state_that_the_oracle_cannot_finish_is_refused(station: Station) -> None:
+    # A file where the plan's folder must be.
+    assert judge(station, workspace={"plan": b"a file"}).reason == "oracle below .8"
+
+
+def test_a_recovery_without_exposure_is_refused(station: Station) -> None:
+    verdict = judge(station, state={"outcome": "recovery", "fault": "f"}, check="pass")
+    assert verdict.reason == "check exposes nothing"
+
+
+def test_an_uncured_recovery_is_refused(station: Station) -> None:
+    state = {"outcome": "recovery", "fault": "f", "exposed": "always wrong"}
+    verdict = judge(station, state=state, check="print('always wrong')")
+    assert verdict.reason == "oracle does not cure"
+
+
+def test_a_state_that_does_not_separate_is_refused(station: Station) -> None:
+    assert judge(station, task=Other(naive_choices={})).reason == "naive does not separate"
+
+
+def test_play_stops_at_the_end_of_an_episode(station: Station) -> None:
+    cells = [ScriptCell(Stage.S1, "pass")] * 40
+    played = play(
+        station.env("lite"), cells, seed=1, options={"task": TASK, "index": 1, "size": "mini"}
+    )
+    assert played.status == "truncated" and played.score == 0.0
+
+
+class Generous:
+    """An environment that pays for nothing: what no rubric of ours does."""
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def step(self, action: Any) -> Any:
+        *others, info = self._env.step(action)
+        if info.get("result"):
+            info["result"]["score"] = 0.25
+        return *others, info
+
+
+def test_a_state_that_pays_at_its_start_is_refused(station: Station) -> None:
+    verdict = judge(station, env=Generous(station.env("lite")))
+    assert (verdict.reason, verdict.detail) == ("score at start is not 0", "0.250")
+
+
+def test_a_state_that_takes_the_oracle_too_long_is_refused(station: Station) -> None:
+    endless = [ScriptCell(Stage.S1, "pass")] * 40
+    verdict = judge(station, task=Other(script=lambda *a, **k: endless))
+    assert (verdict.reason, verdict.detail) == ("oracle does not finish", "truncated")
+
+
+SURROGATE = {"focus": "E2E", "reduction": load_task(TASK).spec.reduction.model_dump()}
+
+
+def test_a_surrogate_that_fails_a_stage_check_is_refused(station: Station) -> None:
+    task = load_task(TASK)
+    script = task.script({"pilot_cases": "two"})
+    verdict = judge(station, task=Other(script=lambda *a, **k: script), state=SURROGATE)
+    assert verdict.reason == "surrogate fails a stage check" and "S3." in verdict.detail
+
+
+def test_a_surrogate_that_validates_more_often_than_it_may_is_refused(station: Station) -> None:
+    script = load_task(TASK).script()
+    again = [script[0], script[1], script[2], script[3], script[3], *script[4:]]
+    assert again[3].stage is Stage.S3
+    verdict = judge(station, task=Other(script=lambda *a, **k: again), state=SURROGATE)
+    assert (verdict.reason, verdict.detail) == ("surrogate validates too often", "2")
+
+
+@pytest.mark.slow  # Every try to boot it costs a sandbox.
+def test_a_state_that_does_not_boot_is_refused(station: Station) -> None:
+    limit = load_task(TASK).spec.limits.workspace_mb
+    verdict = judge(station, workspace={"big.bin": bytes((limit + 1) << 20)})
+    assert verdict.reason == "does not boot"
