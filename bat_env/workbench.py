@@ -170,8 +170,8 @@ class Workbench:
         if look is None:
             return ""
         laid = {
-            path: hashlib.sha256(data).hexdigest()
-            for path, data in self._files.items()
+            path: hashlib.sha256(self._files[path]).hexdigest()
+            for path in self._files
             if not path.startswith("workspace/")
         }
         seen = {path: entry for path, entry in look().items() if entry.kind != "dir"}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import sqlite3
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -30,7 +32,10 @@ CREATE TABLE IF NOT EXISTS jobs (
   id TEXT PRIMARY KEY, status TEXT NOT NULL, detail TEXT NOT NULL);
 """
 _LOCK_WAIT_S: Final = 30.0
-SCHEMA_VERSION: Final = "1"
+SCHEMA_VERSION: Final = "2"
+"""Written by this version: contents that zstd does not shrink lie plain."""
+
+READABLE: Final = ("1", "2")
 
 
 class Index:
@@ -46,6 +51,7 @@ class Index:
         self._pid = 0
         self._writer: IO[bytes] | None = None
         self._closed = False
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def file(self) -> Path:
@@ -69,7 +75,8 @@ class Index:
             connection.executescript(
                 "BEGIN IMMEDIATE;"
                 + _SCHEMA
-                + "INSERT OR IGNORE INTO meta VALUES ('schema_version', '1'); COMMIT;"
+                + f"INSERT OR IGNORE INTO meta VALUES ('schema_version', '{SCHEMA_VERSION}');"
+                + "COMMIT;"
             )
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -91,6 +98,24 @@ class Index:
             self.become_writer()
             self._db().execute(sql, values)
 
+    def write_all(self, statements: Iterable[tuple[str, Sequence[Any]]]) -> None:
+        """Run several statements as one durable transaction: all of them count, or none.
+
+        Raises:
+            BankError: As :meth:`write`.
+        """
+        with self.lock, self._errors():
+            self.become_writer()
+            connection = self._db()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                for sql, values in statements:
+                    connection.execute(sql, values)
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
     def become_writer(self) -> bool:
         """Take the writer's lock; held until :meth:`close`.
 
@@ -101,10 +126,16 @@ class Index:
             BankError: If another process holds it.
         """
         with self.lock:
-            self._db()
+            connection = self._db()
             if self._writer is not None:
                 return False
-            file = (self.folder / "writer.lock").open("ab")
+            try:
+                file = (self.folder / "writer.lock").open("ab")
+            except OSError as error:
+                raise BankError(
+                    f"The Stage Bank at {self.folder} is attached read-only ({error.strerror}), "
+                    "but something is to be written. Use a copy: `bat-env bank export` and import."
+                ) from error
             deadline = time.monotonic() + _LOCK_WAIT_S
             while True:
                 try:
@@ -119,6 +150,11 @@ class Index:
                         ) from None
                     time.sleep(0.05)
             self._writer = file
+            with self._errors():
+                connection.execute(
+                    "UPDATE meta SET value=? WHERE key='schema_version' AND value<>?",
+                    (SCHEMA_VERSION, SCHEMA_VERSION),
+                )
             return True
 
     def close(self) -> None:
@@ -126,7 +162,9 @@ class Index:
         with self.lock:
             if self._connection is not None and self._pid == os.getpid():
                 self._connection.close()
-            self._connection = None
+                if self._copy is not None:
+                    self._copy.cleanup()
+            self._connection = self._copy = None
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
@@ -137,19 +175,35 @@ class Index:
         if self._closed:
             raise BankError(f"The Stage Bank at {self.folder} is closed. Open it again.")
         if self._connection is None or self._pid != os.getpid():
-            mode = "rwc" if create else "rw" if os.access(self.file, os.W_OK) else "ro"
-            connection = sqlite3.connect(
-                f"{self.file.absolute().as_uri()}?mode={mode}",
-                uri=True,
-                timeout=_LOCK_WAIT_S,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            if mode != "ro":
-                connection.execute("PRAGMA synchronous=FULL")
-            self._connection, self._pid = connection, os.getpid()
-            self._writer = None
+            writable = create or all(os.access(path, os.W_OK) for path in (self.file, self.folder))
+            if writable:
+                self._connection = _connect(self.file, "mode=rwc" if create else "mode=rw")
+                self._connection.execute("PRAGMA synchronous=FULL")
+            else:
+                self._connection = self._attach()
+            self._pid, self._writer = os.getpid(), None
         return self._connection
+
+    def _attach(self) -> sqlite3.Connection:
+        """Read-only, where this process may write neither the index nor beside it.
+
+        A log beside the index holds rows that are not in it yet. SQLite reads it only together with
+        a shared file that it may have to make: then a private copy of both is read instead.
+        """
+        connection = _connect(self.file, "mode=ro")
+        try:
+            connection.execute("SELECT count(*) FROM meta").fetchall()
+            return connection
+        except sqlite3.Error:
+            connection.close()
+        log = self.file.with_name(self.file.name + "-wal")
+        if not log.is_file() or log.stat().st_size == 0:
+            return _connect(self.file, "mode=ro&immutable=1")
+        self._copy = tempfile.TemporaryDirectory(prefix="bat-bank-")
+        copy = Path(self._copy.name) / self.file.name
+        shutil.copyfile(log, copy.with_name(log.name))
+        shutil.copyfile(self.file, copy)
+        return _connect(copy, "mode=rw")
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -162,3 +216,13 @@ class Index:
                 f"The index of the Stage Bank at {self.folder} cannot be used ({error}). "
                 "Move the folder away and run `bat-env bank build`."
             ) from error
+
+
+def _connect(file: Path, options: str) -> sqlite3.Connection:
+    return sqlite3.connect(
+        f"{file.absolute().as_uri()}?{options}",
+        uri=True,
+        timeout=_LOCK_WAIT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )

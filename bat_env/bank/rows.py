@@ -5,16 +5,18 @@ Whatever is read is checked against its digest and its own id: a row is whole, o
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from bat_env.bank.blobs import BlobStore
 from bat_env.bank.index import Index
-from bat_env.bank.state import Demonstration, StageState, check_path, digest_of
+from bat_env.bank.state import Demonstration, StageState, canonical, check_path, digest_of
 from bat_env.bank.status import VerifyReport
 from bat_env.errors import BankError, unknown_name
+from bat_env.sandbox.stored import StoredFiles
 from bat_env.stages import OUTCOMES, Stage
 
 STATE_KEYS: Final = (
@@ -50,6 +52,40 @@ def columns_of(state: StageState) -> tuple[Any, ...]:
         state.outcome,
         state.fault,
         state.index,
+    )
+
+
+def state_statement(state: StageState) -> tuple[str, tuple[Any, ...]]:
+    """SQL and values that write the row of a state."""
+    record = canonical(state.to_json()).decode()
+    return (
+        "INSERT OR REPLACE INTO states VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
+        (*columns_of(state), record, digest_of(record)),
+    )
+
+
+def demo_statement(demo: Demonstration, record: str) -> tuple[str, tuple[Any, ...]]:
+    """SQL and values that write the row of a demonstration.
+
+    Args:
+        demo: The demonstration.
+        record: Its JSON with ``turns_blob`` in place of its turns.
+    """
+    return (
+        "INSERT OR REPLACE INTO demos VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+        (
+            demo.demo_id,
+            demo.track,
+            demo.task,
+            demo.task_digest,
+            demo.tier,
+            demo.size,
+            demo.focus.name,
+            demo.outcome,
+            demo.index,
+            record,
+            digest_of(record),
+        ),
     )
 
 
@@ -121,15 +157,34 @@ class Reader:
             ) from error
         return files
 
-    def files(self, state: StageState) -> dict[str, bytes]:
-        """Workspace path -> content.
+    def check(self, state: StageState) -> None:
+        """Make sure that the workspace is whole.
 
         Raises:
             BankError: If the manifest or a blob is corrupt.
         """
         files = self.manifest(state)
+        with self._named(state):
+            for digest in files.values():
+                self._blobs.check(digest)
+
+    def files(self, state: StageState) -> StoredFiles:
+        """Workspace path -> content; each content is read, and checked, when it is asked for.
+
+        Raises:
+            BankError: If the manifest is corrupt; on access, if a blob is.
+        """
+
+        def read(digest: str) -> bytes:
+            with self._named(state):
+                return self._blobs.get(digest)
+
+        return StoredFiles(self.manifest(state), read)
+
+    @contextlib.contextmanager
+    def _named(self, state: StageState) -> Iterator[None]:
         try:
-            return {path: self._blobs.get(digest) for path, digest in files.items()}
+            yield
         except BankError as error:
             raise BankError(
                 f"The workspace of state {state.state_id} is corrupt: {error} "
@@ -168,7 +223,7 @@ class Reader:
                 state = self.state(row)
                 used |= {state.workspace, state.transcript}
                 used |= set(self.manifest(state).values())
-                self.files(state)
+                dict(self.files(state))
                 self._blobs.get(state.transcript)
             except BankError as error:
                 problems.append(f"state {row[0]}: {error}")

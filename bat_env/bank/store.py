@@ -17,15 +17,18 @@ from typing import Any
 
 import numpy as np
 
+from bat_env.bank.archive import MAX_ARCHIVE, ArchiveReport, read_archive, write_archive
 from bat_env.bank.blobs import BlobStore
-from bat_env.bank.index import SCHEMA_VERSION, Index
+from bat_env.bank.garbage import GarbageReport, Gate, collect
+from bat_env.bank.index import READABLE, Index
 from bat_env.bank.rows import (
     DEMO_COLUMNS,
     DEMO_KEYS,
     STATE_COLUMNS,
     STATE_KEYS,
     Reader,
-    columns_of,
+    demo_statement,
+    state_statement,
     where_of,
 )
 from bat_env.bank.sampler import balanced_order
@@ -40,6 +43,7 @@ from bat_env.bank.state import (
 from bat_env.bank.status import BankStatus, VerifyReport
 from bat_env.errors import BankError
 from bat_env.sandbox.base import FileTree
+from bat_env.sandbox.stored import StoredFiles
 from bat_env.stages import OUTCOMES, Stage
 
 
@@ -74,6 +78,7 @@ class Bank:
         self.warnings: Counter[str] = Counter()
         self._index = Index(path)
         self._reader = Reader(path, self._index, self.blobs)
+        self._gate = Gate()
 
     # ------------------------------------------------------------------------------ open and close
 
@@ -108,10 +113,10 @@ class Bank:
             none = f"There is no Stage Bank at {bank.path}. Run `bat-env bank build` to make it."
             raise BankError(lacking if objects else none)
         rows = bank._index.rows("SELECT value FROM meta WHERE key='schema_version'")
-        if rows != [(SCHEMA_VERSION,)]:
+        if not rows or rows[0][0] not in READABLE:
             raise BankError(
                 f"The Stage Bank at {bank.path} has schema version {rows[0][0] if rows else None}, "
-                f"expected {SCHEMA_VERSION}. Build a new one with `bat-env bank build`."
+                f"expected {' or '.join(READABLE)}. Build a new one with `bat-env bank build`."
             )
         return bank
 
@@ -154,24 +159,21 @@ class Bank:
             BankError: If a path is unsafe, the disk refuses, or another process writes.
         """
         manifest = workspace_manifest(workspace)
-        self._become_writer()
-        for path in sorted(workspace):
-            self.blobs.put(workspace[path])
-        row = state.model_copy(
-            update={
-                "workspace": self.blobs.put(manifest),
-                "transcript": self.blobs.put(canonical(list(transcript))),
-            }
-        )
-        row = row.model_copy(update={"state_id": row.content_id()})
-        with self._index.lock:
-            with contextlib.suppress(BankError):
-                return self.get(row.state_id)
-            record = canonical(row.to_json()).decode()
-            self._index.write(
-                "INSERT OR REPLACE INTO states VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",
-                (*columns_of(row), record, digest_of(record)),
+        with self._gate.shared():
+            self._become_writer()
+            for path in sorted(workspace):
+                self.blobs.put(workspace[path])
+            row = state.model_copy(
+                update={
+                    "workspace": self.blobs.put(manifest),
+                    "transcript": self.blobs.put(canonical(list(transcript))),
+                }
             )
+            row = row.model_copy(update={"state_id": row.content_id()})
+            with self._index.lock:
+                with contextlib.suppress(BankError):
+                    return self.get(row.state_id)
+                self._index.write(*state_statement(row))
         return row
 
     def get(self, state_id: str) -> StageState:
@@ -181,8 +183,19 @@ class Bank:
             BankError: If there is none, or the row or one of its blobs is corrupt.
         """
         state = self._row(state_id)
-        self._reader.files(state)
+        self._reader.check(state)
         return state
+
+    def files(self, state_id: str) -> StoredFiles:
+        """Workspace of a state, each content read when it is asked for.
+
+        A sandbox asks only for those that its worker does not have.
+
+        Raises:
+            BankError: If there is no such state or its manifest is corrupt; on access to a content,
+                if that is corrupt.
+        """
+        return self._reader.files(self._row(state_id))
 
     def workspace(self, state_id: str) -> dict[str, bytes]:
         """Workspace of a state: path -> content, byte for byte what was added.
@@ -190,7 +203,7 @@ class Bank:
         Raises:
             BankError: As :meth:`get`.
         """
-        return self._reader.files(self._row(state_id))
+        return dict(self.files(state_id))
 
     def transcript(self, state_id: str) -> list[dict[str, Any]]:
         """The cells that led to a state: for provenance and supervised slices, never observed.
@@ -254,6 +267,20 @@ class Bank:
             + ". Run `bat-env bank build`, or `bat-env bank status` to see what it holds."
         )
 
+    def cells(self, **query: Any) -> dict[tuple[str, str, str], int]:
+        """(track, focus, outcome) -> how many states match, for the cells that have any.
+
+        Args:
+            query: As :meth:`query`.
+        """
+        where, values = where_of(query, STATE_KEYS)
+        rows = self._index.rows(
+            f"SELECT track, focus, outcome, count(*) FROM states{where} "
+            "GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
+            values,
+        )
+        return {(row[0], row[1], row[2]): int(row[3]) for row in rows}
+
     def _row(self, state_id: str) -> StageState:
         rows = self._index.rows(f"SELECT {STATE_COLUMNS} FROM states WHERE id=?", (state_id,))
         if not rows:
@@ -267,27 +294,13 @@ class Bank:
 
     def add_demonstration(self, demo: Demonstration) -> Demonstration:
         """Add a demonstration; adding the same content again changes nothing. Returns the row."""
-        self._become_writer()
         row = demo.model_copy(update={"demo_id": demo.content_id()})
         value = row.to_json()
-        value["turns_blob"] = self.blobs.put(canonical(value.pop("turns")))
-        record = canonical(value).decode()
-        self._index.write(
-            "INSERT OR REPLACE INTO demos VALUES (?,?,?,?,?,?,?,?,?,?,?)",
-            (
-                row.demo_id,
-                row.track,
-                row.task,
-                row.task_digest,
-                row.tier,
-                row.size,
-                row.focus.name,
-                row.outcome,
-                row.index,
-                record,
-                digest_of(record),
-            ),
-        )
+        turns = canonical(value.pop("turns"))
+        with self._gate.shared():
+            self._become_writer()
+            value["turns_blob"] = self.blobs.put(turns)
+            self._index.write(*demo_statement(row, canonical(value).decode()))
         return row
 
     def demonstrations(self, **query: Any) -> Iterator[Demonstration]:
@@ -314,9 +327,13 @@ class Bank:
         )
 
     def retire(self, row_id: str) -> None:
-        """Take a state or a demonstration out of the bank; its blobs stay until they are reused."""
-        self._index.write("DELETE FROM states WHERE id=?", (row_id,))
-        self._index.write("DELETE FROM demos WHERE id=?", (row_id,))
+        """Take a state or a demonstration out of the bank; :meth:`collect` frees its contents."""
+        self._index.write_all(
+            [
+                ("DELETE FROM states WHERE id=?", (row_id,)),
+                ("DELETE FROM demos WHERE id=?", (row_id,)),
+            ]
+        )
 
     def set_meta(self, key: str, value: Any) -> None:
         """Store a JSON-able fact about the bank, for example the frozen demonstration mixture."""
@@ -359,6 +376,44 @@ class Bank:
             digest=self.digest(),
             bytes_on_disk=sum(p.stat().st_size for p in self.path.rglob("*") if p.is_file()),
         )
+
+    # ------------------------------------------------------------------------------------- upkeep
+
+    def collect(self) -> GarbageReport:
+        """Delete the blobs that no row names, and what killed writers left.
+
+        Waits for every row that this process is adding; no other process can add one meanwhile.
+
+        Raises:
+            BankError: If another process writes, or the index is damaged: then nothing is deleted.
+        """
+        with self._gate.exclusive():
+            self._become_writer()
+            return collect(self._index, self.blobs)
+
+    def export(self, file: str | Path) -> ArchiveReport:
+        """Write the whole bank as one file; equal banks give equal bytes.
+
+        Raises:
+            BankError: If a row is corrupt or the file cannot be written; there is no file then.
+        """
+        return write_archive(self, self._index, Path(file))
+
+    def merge(self, file: str | Path, *, max_bytes: int = MAX_ARCHIVE) -> ArchiveReport:
+        """Take in an exported bank. Rows that are here already stay as they are.
+
+        Every digest, id and path is checked; nothing counts until all of it has been.
+
+        Args:
+            file: Made by :meth:`export`.
+            max_bytes: Most bytes of contents, unpacked, that it may bring.
+
+        Raises:
+            BankError: If the archive is damaged, hostile or of another version: no row was added.
+        """
+        with self._gate.shared():
+            self._become_writer()
+            return read_archive(self, self._index, Path(file), max_bytes)
 
     def verify(self) -> VerifyReport:
         """Read every row and every blob; name each one that is corrupt. Changes nothing."""

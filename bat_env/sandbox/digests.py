@@ -8,6 +8,7 @@ from collections import OrderedDict
 from typing import Final
 
 LIMIT_BYTES: Final = 64 << 20
+_LAID: Final = 1 << 16
 
 
 class Digests:
@@ -24,6 +25,7 @@ class Digests:
         self.limit = limit
         self.size = 0
         self._known: OrderedDict[bytes, str] = OrderedDict()
+        self._laid: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
 
     def seen(self, content: bytes) -> bool:
@@ -44,6 +46,19 @@ class Digests:
             with self._lock:
                 self._remember(content, digest)
         return digest
+
+    def laid(self, digest: str) -> int:
+        """Bytes of a stored content that was laid down before, or -1."""
+        with self._lock:
+            return self._laid.get(digest, -1)
+
+    def lay(self, digest: str, size: int) -> None:
+        """Note that a stored content of this sha256 is laid down now."""
+        with self._lock:
+            self._laid[digest] = size
+            self._laid.move_to_end(digest)
+            while len(self._laid) > _LAID:
+                self._laid.popitem(last=False)
 
     def _remember(self, content: bytes, digest: str) -> None:
         if len(content) > self.limit:

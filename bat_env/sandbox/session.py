@@ -13,6 +13,7 @@ from . import replies
 from .base import MOUNTS, Cell, CellResult, FileTree, Limits, Manifest
 from .client import WorkerClient
 from .digests import DIGESTS
+from .stored import StoredFiles
 from .worker import wire
 from .worker.keeping import KEPT_FROM
 
@@ -97,26 +98,27 @@ class WorkerSandbox:
                     f"Expected a path that starts with one of {', '.join(MOUNTS)}; got {path!r}."
                 )
         worker = self.worker
-        again = {p for p, c in files.items() if len(c) >= KEPT_FROM and DIGESTS.seen(c)}
-        held = self._held({path: DIGESTS.sha256(files[path]) for path in sorted(again)}, files)
+        stored = files if isinstance(files, StoredFiles) else StoredFiles({}, _nothing, files)
+        sizes = {path: _size_if_again(path, stored) for path in stored}
+        again = {path for path, size in sizes.items() if size >= KEPT_FROM}
+        held = None
+        if sum(sizes[path] for path in again) >= _ASK_FROM:
+            held = self._held({path: _sha256(path, stored) for path in sorted(again)})
         begun = held is not None
-        for paths, blobs in _parcels(files, again, held or set()):
+        for paths, blobs in _parcels(stored, again, held or set()):
             worker.send({"op": "put", "sid": self._sid, "first": not begun, "files": paths}, blobs)
             begun = True
         worker.request({"op": "reset", "sid": self._sid, "first": not begun}, timeout_s=300.0)
 
-    def _held(self, asked: Mapping[str, str], files: FileTree) -> set[str] | None:
+    def _held(self, asked: Mapping[str, str]) -> set[str]:
         """Begin the reset by asking which contents the worker has from earlier ones.
 
         Args:
             asked: The sha256, by path, of what it may have.
-            files: What is to be laid down.
 
         Returns:
-            The paths that need not be sent; None if there was nothing worth asking.
+            The paths that need not be sent, or read.
         """
-        if sum(len(files[path]) for path in asked) < _ASK_FROM:
-            return None
         worker = self.worker
         digests = sorted(set(asked.values()))
         question = {"op": "known", "sid": self._sid, "digests": digests}
@@ -238,8 +240,25 @@ def shm_mb(limits: Limits) -> int:
     return min(256, limits.memory_mb)
 
 
+def _nothing(digest: str) -> bytes:
+    raise KeyError(digest)
+
+
+def _size_if_again(path: str, files: StoredFiles) -> int:
+    """Bytes of a content that was laid down before; -1 of any other. Reads no stored content."""
+    digest = files.sha256(path)
+    if digest:
+        return DIGESTS.laid(digest)
+    content = files[path]
+    return len(content) if len(content) >= KEPT_FROM and DIGESTS.seen(content) else -1
+
+
+def _sha256(path: str, files: StoredFiles) -> str:
+    return files.sha256(path) or DIGESTS.sha256(files[path])
+
+
 def _parcels(
-    files: FileTree, again: Collection[str], held: Collection[str]
+    files: StoredFiles, again: Collection[str], held: Collection[str]
 ) -> Iterator[tuple[list[tuple[str, bool, str, str]], list[bytes]]]:
     """Pack files into frames of bounded size; a large file is continued by appending.
 
@@ -260,13 +279,15 @@ def _parcels(
     blobs: list[bytes] = []
     size = 0
     for path in sorted(files):
-        content = files[path]
         if path in held:
-            paths.append((path, False, DIGESTS.sha256(content), "held"))
+            paths.append((path, False, _sha256(path, files), "held"))
             if len(paths) >= _PATHS:
                 yield paths, blobs
                 paths, blobs, size = [], [], 0
             continue
+        content = files[path]
+        if files.sha256(path):
+            DIGESTS.lay(files.sha256(path), len(content))
         word = "keep" if path in again else ""
         wanted = word or path.startswith("workspace/")
         for start in range(0, max(1, len(content)), _PARCEL):
@@ -275,7 +296,7 @@ def _parcels(
                 yield paths, blobs
                 paths, blobs, size = [], [], 0
             last = start + _PARCEL >= len(content)
-            digest = DIGESTS.sha256(content) if last and wanted else ""
+            digest = _sha256(path, files) if last and wanted else ""
             paths.append((path, start > 0, digest, word))
             blobs.append(piece)
             size += len(piece)
