@@ -119,7 +119,7 @@ class BatOpenEnv(Environment):  # type: ignore[misc]
         sent = action.model_dump(exclude={"metadata"}, exclude_unset=True)
         observation, _, terminated, truncated, info = env.step(sent)
         self._state.step_count += 1
-        told = {key: info.get(key) for key in STEP_KEYS}
+        told: dict[str, Any] = {key: info.get(key) for key in STEP_KEYS}
         result = info.get("result")
         if info["status"] == "invalid":
             _logger.error("An episode has no score: %s", info.get("error"))
