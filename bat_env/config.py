@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import ValidationError
 
+from bat_env.bank.distribution import Distribution, check_distribution
 from bat_env.data import StagedTask, open_staged
 from bat_env.errors import ConfigError, shown, unknown_name
 from bat_env.judge import Judge, make_judge
@@ -33,8 +33,6 @@ MAX_INDEX: Final = 2**31
 
 _BANK_METHODS: Final = ("get", "workspace", "sample", "close")
 
-Distribution: TypeAlias = Literal["uniform"] | Mapping[str, float]
-
 
 @dataclass(frozen=True)
 class EnvConfig:
@@ -47,7 +45,7 @@ class EnvConfig:
         stage: Focus, or ``None``: end to end.
         sandbox: Backend name or a sandbox of the caller.
         bank: Folder of a Stage Bank, an open one, or ``None``: the default folder.
-        distribution: ``"uniform"`` or stage name -> weight for draws from the bank, or ``None``.
+        distribution: How starts are drawn from the bank, checked, or ``None``.
         limits: Changes to the limits of the task.
         on_sandbox_error: ``"raise"`` or ``"truncate"``.
         pool_size: Warm sandboxes of the shared pool, or ``None``: its default.
@@ -147,7 +145,7 @@ def make_config(
         stage=focus,
         sandbox=check_backend(sandbox),
         bank=check_bank(bank),
-        distribution=check_distribution(distribution),
+        distribution=distribution_of(distribution, track if chosen is None else chosen.spec.track),
         limits=check_limits(limits),
         on_sandbox_error=on_sandbox_error,
         pool_size=pool_size,
@@ -308,20 +306,28 @@ def check_limits(limits: Limits | Mapping[str, Any] | None) -> Mapping[str, Any]
     return {name: getattr(checked, name) for name in limits}
 
 
-def check_distribution(value: object) -> Distribution | None:
-    """``"uniform"``, stage weights with normal names, or ``None``."""
-    if value is None or value == "uniform":
-        return None if value is None else "uniform"
-    if not isinstance(value, Mapping) or not value:
-        raise ConfigError(f'distribution must be "uniform" or stage name -> weight, got {value!r}.')
-    weights: dict[str, float] = {}
-    for name, weight in value.items():
-        if not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
-            raise ConfigError(f"distribution: weight of {name} must be >= 0, got {weight!r}.")
-        weights[Stage.parse(name).name] = float(weight)
-    if not sum(weights.values()) > 0:
-        raise ConfigError("distribution: at least one weight must be above 0.")
-    return weights
+def distribution_of(value: object, track: str | None) -> Distribution | None:
+    """A checked reset distribution; see :mod:`bat_env.bank.distribution`.
+
+    Args:
+        value: As the user gave it.
+        track: The environment's own track, or ``None`` for any.
+
+    Raises:
+        ConfigError: If it is none, or names cells of another track than the environment's.
+    """
+    tracks = sorted({name.split("/", 1)[0] for name in task_ids()})
+    checked = check_distribution(value, tracks)
+    if track is not None and checked is not None and not isinstance(checked, str):
+        named = {name.split("/")[0] for name in checked if "/" in name}
+        named |= {name for name in checked if name in tracks}
+        foreign = sorted(named - {track})
+        if foreign:
+            raise ConfigError(
+                f"distribution names the track {', '.join(foreign)}, but this environment is of "
+                f"track {track!r}. Use AutoMed-Bank-v0, which draws over all tracks."
+            )
+    return checked
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,18 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from bat_env.config import RENDER_MODES, EnvConfig, make_config, make_options, one_of
+from bat_env.bank.distribution import Distribution
+from bat_env.config import (
+    RENDER_MODES,
+    EnvConfig,
+    distribution_of,
+    make_config,
+    make_options,
+    no_bank,
+    one_of,
+)
 from bat_env.episode import Episode, Status, Turn
-from bat_env.errors import BatError, GraderError, SandboxError
+from bat_env.errors import BatError, ConfigError, GraderError, SandboxError
 from bat_env.evidence import freeze
 from bat_env.grader import shared_grader
 from bat_env.info import judge_info, public_info, score_info, start_info
@@ -63,7 +72,9 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         sandbox: ``"auto"``, ``"docker"``, ``"local"``, ``"process"``, a registered name, or a
             :class:`~bat_env.sandbox.base.Sandbox` of the caller.
         bank: Folder of the Stage Bank (must exist) or an open one; ``None`` for the default folder.
-        distribution: ``"uniform"`` or stage name -> weight: draw every start from the bank.
+        distribution: Draw every start from the bank: ``"uniform"``, weights by stage, track,
+            outcome or cell (``"seg/S3/recovery"``), or a list of cells. See
+            :meth:`set_distribution`.
         limits: Changes to the task's sandbox limits, for example ``{"memory_mb": 1024}``.
         judge: ``None``, or an OpenAI-compatible LLM that reads prose of S1-S3 at hand-in: a
             :class:`~bat_env.judge.Judge`, or its configuration, for example ``{"base_url":
@@ -93,7 +104,7 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         stage: str | None = None,
         sandbox: str | Sandbox = "auto",
         bank: str | Path | StateSource | None = None,
-        distribution: str | Mapping[str, float] | None = None,
+        distribution: Distribution | None = None,
         limits: Limits | Mapping[str, Any] | None = None,
         judge: Judge | JudgeConfig | Mapping[str, Any] | None = None,
         render_mode: str | None = None,
@@ -167,6 +178,38 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
     def trajectory_path(self) -> Path | None:
         """The last trajectory file, or ``None``."""
         return None if self._recorder is None else self._recorder.path
+
+    @property
+    def distribution(self) -> Distribution | None:
+        """How starts are drawn from the bank; assigning it is :meth:`set_distribution`."""
+        return self._config.distribution
+
+    @distribution.setter
+    def distribution(self, value: Distribution | None) -> None:
+        self.set_distribution(value)
+
+    def set_distribution(self, distribution: Distribution | None) -> None:
+        """From the next reset on, draw starts like this; ``spec`` says so too.
+
+        Works through ``call("set_distribution", value)`` of vector environments.
+
+        Args:
+            distribution: As the constructor's; ``None`` for fresh instances, and where the
+                environment has no task of its own for all cells evenly.
+
+        Raises:
+            ConfigError: If it is no distribution, or the environment plays staged data. What the
+                bank does not hold is said at the reset that would draw it.
+        """
+        config = self._config
+        if distribution is not None and config.staged is not None:
+            raise ConfigError(no_bank(config.staged))
+        checked = distribution_of(distribution, config.track)
+        self._config = dataclasses.replace(config, distribution=checked)
+        self._starter.config = self._config
+        if self.spec is not None:
+            self.spec = copy.deepcopy(self.spec)
+            self.spec.kwargs["distribution"] = checked
 
     def workspace(self) -> dict[str, bytes]:
         """All regular files of the agent's workspace now.

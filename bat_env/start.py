@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -10,10 +10,12 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from bat_env.bank import Bank, StageState
+from bat_env.bank.distribution import UNIFORM, Cell, chances, draw
 from bat_env.config import MAX_INDEX, EnvConfig, ResetOptions, choose_task, no_bank
 from bat_env.episode import Episode
 from bat_env.errors import BankError, ConfigError, unknown_name
-from bat_env.sandbox.base import Manifest
+from bat_env.sandbox.base import FileTree, Manifest
+from bat_env.sandbox.stored import StoredFiles
 from bat_env.stages import Stage
 from bat_env.tasks import Task, load_task, render_brief, stage_files
 from bat_env.tasks.instance import Instance, Split
@@ -55,11 +57,12 @@ class Start:
     workspace: Mapping[str, bytes] = field(default_factory=dict)
     state: StageState | None = None
 
-    def files(self) -> dict[str, bytes]:
+    def files(self) -> FileTree:
         """Everything for ``Sandbox.reset``; the task's own files win over the state's."""
-        tree = {f"workspace/{path}": data for path, data in self.workspace.items()}
-        tree.update(stage_files(self.task, self.instance, self.tier, self.focus))
-        return tree
+        own = stage_files(self.task, self.instance, self.tier, self.focus)
+        if isinstance(self.workspace, StoredFiles):
+            return self.workspace.under("workspace", own)
+        return {**{f"workspace/{path}": data for path, data in self.workspace.items()}, **own}
 
     def brief(self) -> str:
         """Text of the reset observation; a bank state keeps the one it was admitted with."""
@@ -102,7 +105,7 @@ class Starter:
     """Chooses starts for one environment; opens the Stage Bank on first need."""
 
     def __init__(self, config: EnvConfig) -> None:
-        self._config = config
+        self.config = config
         self._bank: StateSource | None = None
         self._owns_bank = False
 
@@ -118,25 +121,25 @@ class Starter:
             BankError: If a state is asked for and the bank cannot give one.
         """
         if self._wants_bank(options):
-            if self._config.staged is not None:
-                raise ConfigError(no_bank(self._config.staged))
+            if self.config.staged is not None:
+                raise ConfigError(no_bank(self.config.staged))
             return self._from_bank(options, rng)
-        task = self._config.task
+        task = self.config.task
         if options.task is not None:
-            task = self._config.task_named(options.task)
+            task = self.config.task_named(options.task)
         if task is None:
             raise ConfigError("Name a task: this environment has none of its own.")
-        if self._config.tier not in task.spec.tiers:
-            raise unknown_name(f"tier of {task.spec.id}", self._config.tier, task.spec.tiers)
+        if self.config.tier not in task.spec.tiers:
+            raise unknown_name(f"tier of {task.spec.id}", self.config.tier, task.spec.tiers)
         index = options.index
         if index is None:
             index = int(rng.integers(MAX_INDEX))
-        size = options.size or self._config.size or "full"
+        size = options.size or self.config.size or "full"
         if size not in task.spec.sizes:
             raise unknown_name(f"size of {task.spec.id}", size, task.spec.sizes)
-        split = cast("Split", self._config.split)
+        split = cast("Split", self.config.split)
         instance = task.instance(split, index, size)
-        return Start(task, instance, self._config.tier, Stage.E2E)
+        return Start(task, instance, self.config.tier, Stage.E2E)
 
     def close(self) -> None:
         """Close the bank if this object opened it. Idempotent."""
@@ -145,7 +148,7 @@ class Starter:
         self._bank = None
 
     def _wants_bank(self, options: ResetOptions) -> bool:
-        stage = options.stage if options.stage is not None else self._config.stage
+        stage = options.stage if options.stage is not None else self.config.stage
         asked = options.state_id or options.outcome or stage not in (None, Stage.E2E)
         if options.index is not None:
             if asked:
@@ -154,10 +157,10 @@ class Starter:
                     "state_id, which draw from the Stage Bank. Leave one of them out."
                 )
             return False
-        return bool(asked) or self._config.always_bank
+        return bool(asked) or self.config.always_bank
 
     def _from_bank(self, options: ResetOptions, rng: np.random.Generator) -> Start:
-        config = self._config
+        config = self.config
         if config.split != "train":
             raise ConfigError(
                 f"The Stage Bank holds training states only, but split is {config.split!r}. "
@@ -168,11 +171,13 @@ class Starter:
             state = bank.get(options.state_id)
             self._check_named(state, options)
         else:
-            state = bank.sample(rng, **self._query(options, rng))
+            state = bank.sample(rng, **self._query(bank, options, rng))
         return self._from_state(bank, state)
 
-    def _query(self, options: ResetOptions, rng: np.random.Generator) -> dict[str, Any]:
-        config = self._config
+    def _query(
+        self, bank: StateSource, options: ResetOptions, rng: np.random.Generator
+    ) -> dict[str, Any]:
+        config = self.config
         query: dict[str, Any] = {"tier": config.tier}
         task = config.task
         if options.task is not None:
@@ -181,20 +186,22 @@ class Starter:
             query["task"] = task.spec.id
         elif config.track is not None:
             query["track"] = config.track
+        size = options.size or config.size
+        if size is not None:
+            query["size"] = size
         focus = options.stage if options.stage is not None else config.stage
-        if focus is None and isinstance(config.distribution, Mapping):
-            names = sorted(config.distribution)
-            weights = np.array([config.distribution[name] for name in names])
-            focus = Stage[names[int(rng.choice(len(names), p=weights / weights.sum()))]]
         if focus is None and config.distribution is None and options.outcome is not None:
             focus = Stage.E2E
         if focus is not None:
             query["focus"] = focus
         if options.outcome is not None:
             query["outcome"] = options.outcome
-        size = options.size or config.size
-        if size is not None:
-            query["size"] = size
+        if config.distribution is not None and config.distribution != UNIFORM:
+            given = {"stage"} if focus is not None else set()
+            given |= {"outcome"} if options.outcome is not None else set()
+            given |= {"track"} if options.task is not None else set()
+            chance = chances(config.distribution, _cells(bank, query), given)
+            query["track"], query["focus"], query["outcome"] = draw(rng, chance)
         return query
 
     def _check_named(self, state: StageState, options: ResetOptions) -> None:
@@ -210,10 +217,10 @@ class Starter:
                     f"State {state.state_id} has {name} {_name(has)}, but {name} "
                     f"{_name(wanted)} was asked for. Leave {name} out: the state decides it."
                 )
-        if self._config.track is not None and state.track != self._config.track:
+        if self.config.track is not None and state.track != self.config.track:
             raise ConfigError(
                 f"State {state.state_id} is of track {state.track!r}, but this environment is of "
-                f"track {self._config.track!r}."
+                f"track {self.config.track!r}."
             )
 
     def _from_state(self, bank: StateSource, state: StageState) -> Start:
@@ -236,19 +243,37 @@ class Starter:
             focus=state.focus,
             outcome=state.outcome,
             state_id=state.state_id,
-            workspace=bank.workspace(state.state_id),
+            workspace=_files(bank, state.state_id),
             state=state,
         )
 
     def _open_bank(self) -> StateSource:
         if self._bank is None:
-            given = self._config.bank
+            given = self.config.bank
             if given is None or isinstance(given, str | Path):
                 self._bank = Bank.open(given)
                 self._owns_bank = True
             else:
                 self._bank = given
         return self._bank
+
+
+def _files(bank: StateSource, state_id: str) -> Mapping[str, bytes]:
+    """Files of a state, read when they are asked for where the source can do that."""
+    lazily = getattr(bank, "files", bank.workspace)
+    files: Mapping[str, bytes] = lazily(state_id)
+    return files
+
+
+def _cells(bank: StateSource, query: Mapping[str, Any]) -> Collection[Cell]:
+    held = getattr(bank, "cells", None)
+    if held is None:
+        raise ConfigError(
+            f"distribution: {type(bank).__name__} cannot say which cells it holds. Give it a "
+            'method cells(**query) as bat_env.bank.Bank has, or use distribution="uniform".'
+        )
+    found: Collection[Cell] = held(**query)
+    return found
 
 
 def _name(value: object) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final, SupportsFloat
 
 import gymnasium as gym
 
+from bat_env.bank.distribution import Distribution
 from bat_env.spaces import Unicode
 from bat_env.tools import execute_call, submit_call
 from bat_env.trajectory import Recorder, check_directory
@@ -117,3 +118,45 @@ class RecordTrajectory(
             self.recorder.finish("abandoned")
         finally:
             self.env.close()
+
+
+class ResetDistribution(
+    gym.Wrapper[Observation, Any, Observation, Any], gym.utils.RecordConstructorArgs
+):
+    """Decides from which cells of the Stage Bank an environment starts, and can change its mind.
+
+    A curriculum sets it between rounds: ``env.set_distribution({"S3": 2, "recovery": 1})``, or for
+    a vector environment ``envs.call("set_distribution", {"S3": 1})``.
+
+    Args:
+        env: An environment of the suite, under any wrappers.
+        distribution: As of :class:`~bat_env.env.AutoMedEnv`.
+
+    Raises:
+        ConfigError: If ``distribution`` is none.
+    """
+
+    def __init__(
+        self, env: gym.Env[Observation, Any], distribution: Distribution = "uniform"
+    ) -> None:
+        gym.utils.RecordConstructorArgs.__init__(self, distribution=distribution)
+        gym.Wrapper.__init__(self, env)
+        self.set_distribution(distribution)
+
+    @property
+    def distribution(self) -> Distribution | None:
+        """What is set; assigning it is :meth:`set_distribution`."""
+        inner: Any = self.unwrapped
+        value: Distribution | None = inner.distribution
+        return value
+
+    @distribution.setter
+    def distribution(self, value: Distribution | None) -> None:
+        self.set_distribution(value)
+
+    def set_distribution(self, distribution: Distribution | None) -> None:
+        """Draw starts like this from the next reset on; the spec of this wrapper follows."""
+        inner: Any = self.unwrapped
+        inner.set_distribution(distribution)
+        self._saved_kwargs = {"distribution": inner.distribution}
+        self._cached_spec = None

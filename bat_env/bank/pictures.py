@@ -237,8 +237,8 @@ def _window(
     picture: Floats, rows: tuple[float, float], columns: tuple[float, float], side: int
 ) -> Floats:
     height, width = picture.shape
-    made: Floats = _sampler(height, rows, side) @ picture @ _sampler(width, columns, side).T
-    return made
+    down, along = _sampler(height, rows, side), _sampler(width, columns, side)
+    return np.asarray(down @ picture @ along.T, dtype=np.float32)
 
 
 @functools.cache
@@ -253,8 +253,7 @@ def _blur(side: int, sigma: float) -> Floats:
 
 def _band(stack: Floats, sigma: float) -> Floats:
     blur = _blur(stack.shape[-1], sigma)
-    made: Floats = stack - blur @ stack @ blur.T
-    return made
+    return np.asarray(stack - blur @ stack @ blur.T, dtype=np.float32)
 
 
 def _unit(stack: Floats) -> Floats:
