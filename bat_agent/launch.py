@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -27,7 +28,7 @@ from bat_env.errors import ConfigError
 JOB: Final = "job.json"
 ACCELERATE: Final = "accelerate.yaml"
 JOB_SCHEMA: Final = 1
-LOG_TAIL: Final = 2000
+LOG_TAIL: Final = 500
 _LOOK_S: Final = 0.5
 
 StepProgress = Callable[[int, int, Mapping[str, float]], None]
@@ -107,7 +108,7 @@ def train_in_processes(
         The final checkpoint.
 
     Raises:
-        ConfigError: If the processes fail; the message ends with what they said last.
+        ConfigError: If the processes fail; the message says what one of them raised last.
     """
     folder = out.with_name(f"{out.name}.launch")
     folder.mkdir(parents=True, exist_ok=True)
@@ -141,10 +142,10 @@ def train_in_processes(
         finally:
             _stop(running)
     if running.returncode:
-        said = log.read_bytes()[begin:].decode("utf-8", "replace")[-LOG_TAIL:].strip()
+        said = _reason(log.read_bytes()[begin:].decode("utf-8", "replace"))
         raise ConfigError(
-            f"Expected {preset.system.processes} training processes to end well, one ended with "
-            f"status {running.returncode}. The whole log is {log}; its end: {said}"
+            f"Expected {preset.system.processes} training processes to end well, they ended with "
+            f"status {running.returncode}: {said}. The whole log is {log}."
         )
     return out / "final"
 
@@ -185,6 +186,17 @@ def _watch(
         for metrics in there[seen:]:
             progress(int(metrics["step"]), steps, metrics)
         seen = max(seen, len(there))
+
+
+def _reason(log: str) -> str:
+    """The last exception of a log that is not the launcher's own summary, else its last line."""
+    told = [
+        match[1]
+        for match in re.finditer(r"^(?:\[rank\d+\]: ?)?([\w.]*(?:Error|Exception)\b.*)$", log, re.M)
+        if "ChildFailedError" not in match[1] and "CalledProcessError" not in match[1]
+    ]
+    lines = log.strip().splitlines() or ["they said nothing"]
+    return (told or lines)[-1][:LOG_TAIL]
 
 
 def _stop(running: subprocess.Popen[bytes]) -> None:
