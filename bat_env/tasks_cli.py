@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from bat_env.tasks import Mistake
 
 tasks_app = typer.Typer(help="Tasks: list, show, check, new.", invoke_without_command=True)
 
@@ -87,9 +91,12 @@ def show(
     print(render_brief(task, drawn, tier=tier, focus=Stage.E2E))
     print(f"\n{len(task.decisions)} decisions, {len(task.mistakes)} listed mistakes:")
     for mistake in task.mistakes:
-        costs = ", ".join(f"{part} {cost:g}" for part, cost in mistake.costs.items())
-        print(f"  {mistake.id}: {mistake.title} ({mistake.source}; costs {costs})")
+        print(f"  {mistake.id}: {mistake.title} ({mistake.source}; costs {_costs(mistake.costs)})")
     print(f"Picture of three cases with their truth: {picture}")
+
+
+def _costs(by_part: Mapping[str, float]) -> str:
+    return ", ".join(f"{part} {cost:g}" for part, cost in by_part.items()) or "nothing"
 
 
 @tasks_app.command("check")
@@ -100,21 +107,35 @@ def check(
     sandbox: Annotated[str, typer.Option(help="Backend of the episodes.")] = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Check every rule of a task folder, with its scripts played."""
+    """Check every rule of a task folder, with its scripts played; says what mistakes cost."""
     from bat_env.task_rules import Depth
     from bat_env.tasks import load_task, task_ids
     from bat_env.testing import task_findings
 
     depth: Depth = "files" if fast else "quick" if quick else "all"
     rows: list[dict[str, str]] = []
+    costs: dict[str, dict[str, dict[str, float]]] = {}
     for task_id in [load_task(name).id] if name else task_ids():
-        for rule, wrong in task_findings(load_task(task_id), depth=depth, sandbox=sandbox):
+        task, paid = load_task(task_id), costs.setdefault(task_id, {})
+
+        def on_cost(
+            mistake: Mistake,
+            lost: Mapping[str, float],
+            paid: dict[str, dict[str, float]] = paid,
+        ) -> None:
+            paid[mistake.id] = {part: loss for part, loss in lost.items() if loss > 0}
+            if not as_json:
+                print(
+                    f"    {mistake.id}: {_costs(paid[mistake.id])} (lists {_costs(mistake.costs)})"
+                )
+
+        for rule, wrong in task_findings(task, depth=depth, sandbox=sandbox, on_cost=on_cost):
             rows.append({"task": task_id, "rule": rule, "wrong": wrong})
             if not as_json:
                 print(f"{'--' if wrong else 'ok'}  {task_id}  {rule}  {wrong}".rstrip(), flush=True)
     ok = not any(row["wrong"] for row in rows)
     if as_json:
-        print(json.dumps({"schema_version": 1, "ok": ok, "rules": rows}))
+        print(json.dumps({"schema_version": 1, "ok": ok, "rules": rows, "costs": costs}))
     if not ok:
         raise typer.Exit(1)
 

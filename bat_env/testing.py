@@ -20,7 +20,7 @@ from bat_env.errors import ConfigError
 from bat_env.sandbox import Limits, Sandbox, make_sandbox
 from bat_env.sandbox.check import CheckReport, CheckRow
 from bat_env.stages import SCORE_QUANTUM
-from bat_env.task_rules import Depth, run_rules
+from bat_env.task_rules import Depth, OnCost, run_rules
 from bat_env.tasks import Task, load_task
 from bat_env.testing_sandbox import CASE_LIMITS, Make, SandboxCase, sandbox_cases
 from bat_env.tools import execute_call, submit_call
@@ -167,10 +167,17 @@ def check_task(task: Task | str, *, depth: Depth = "files", sandbox: str = "auto
 
 
 def task_findings(
-    task: Task, *, depth: Depth = "all", sandbox: str = "auto"
+    task: Task, *, depth: Depth = "all", sandbox: str = "auto", on_cost: OnCost | None = None
 ) -> Iterator[tuple[str, str]]:
-    """The same rules as :func:`check_task`, all of them: ``(rule, what is wrong or "")``."""
-    yield from run_rules(task, depth=depth, sandbox=sandbox)
+    """The same rules as :func:`check_task`, all of them: ``(rule, what is wrong or "")``.
+
+    Args:
+        task: The task.
+        depth: As in :func:`check_task`.
+        sandbox: Backend of the episodes.
+        on_cost: Called with each mistake that was played and what it really cost, part by part.
+    """
+    yield from run_rules(task, depth=depth, sandbox=sandbox, on_cost=on_cost)
 
 
 def sandbox_conformance(backend: str | Make, **options: Any) -> CheckReport:

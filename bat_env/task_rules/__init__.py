@@ -7,7 +7,7 @@ sandbox; the rules of :mod:`bat_env.task_rules.episodes` play whole episodes.
 from __future__ import annotations
 
 from bat_env.task_rules.playing import INDEX, Played, Player
-from bat_env.task_rules.run import DEPTHS, FOLDER_RULES, Depth, FolderRule, run_rules
+from bat_env.task_rules.run import DEPTHS, FOLDER_RULES, Depth, FolderRule, OnCost, run_rules
 
 __all__ = [
     "DEPTHS",
@@ -15,6 +15,7 @@ __all__ = [
     "INDEX",
     "Depth",
     "FolderRule",
+    "OnCost",
     "Played",
     "Player",
     "run_rules",

@@ -76,6 +76,9 @@ class Player:
     Args:
         task: The task.
         sandbox: Backend name.
+
+    Attributes:
+        lost: Mistake id -> part -> what it lost against careful work, of the mistakes played.
     """
 
     def __init__(self, task: Task, sandbox: str = "auto") -> None:
@@ -84,6 +87,7 @@ class Player:
         self._env: tuple[str, AutoMedEnv] | None = None
         self._careful: dict[tuple[str, str], Played] = {}
         self._states = States()
+        self.lost: dict[str, dict[str, float]] = {}
 
     def play(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
@@ -47,8 +47,12 @@ SAMPLE: Final = 4
 """Mistakes of a quick check."""
 
 
+OnCost: TypeAlias = Callable[[Mistake, Mapping[str, float]], None]
+"""Told of each mistake that was played: the mistake, and part -> what it really lost."""
+
+
 def run_rules(
-    task: Task, *, depth: Depth = "all", sandbox: str = "auto"
+    task: Task, *, depth: Depth = "all", sandbox: str = "auto", on_cost: OnCost | None = None
 ) -> Iterator[tuple[str, str]]:
     """Check everything; yields ``(rule, what is wrong or "")`` as it goes.
 
@@ -56,6 +60,7 @@ def run_rules(
         task: The task.
         depth: ``"files"`` plays nothing, ``"quick"`` some 15 episodes, ``"all"`` everything.
         sandbox: Backend of the episodes.
+        on_cost: Called with the true costs of the mistakes, after their rule.
     """
     for rule in FOLDER_RULES:
         yield rule.__name__, _wrong(partial(rule, task))
@@ -65,6 +70,10 @@ def run_rules(
     try:
         for name, check in _episodes(player, depth):
             yield name, _wrong(check)
+            if on_cost is not None and name == "listed_mistakes":
+                for mistake in task.mistakes:
+                    if mistake.id in player.lost:
+                        on_cost(mistake, player.lost[mistake.id])
     finally:
         player.close()
 

@@ -51,6 +51,29 @@ def choice(name: str, stage: Stage, **options: str | tuple[str, ...]) -> Choice:
     return Choice(name, stage, MappingProxyType(lines))
 
 
+def checkpoint(model: str, network: str) -> Choice:
+    """``checkpoint``: a network with its weights, or (``loose``) as it was initialised.
+
+    The loose variant seeds the initial weights, so that it scores the same in every run.
+
+    Args:
+        model: Name of the bundle.
+        network: Line that makes ``net``.
+    """
+    file = f"/models/{model}/models/model.pt"
+    return choice(
+        "checkpoint",
+        Stage.S2,
+        strict=(network, f'net.load_state_dict(torch.load("{file}")["model"])'),
+        loose=(
+            "torch.manual_seed(0)",
+            network,
+            f'net.load_state_dict(torch.load("{file}"), strict=False)',
+        ),
+    )
+
+
+MODE = choice("mode", Stage.S2, eval="net.eval()", train="net.train()")
 PILOT_CASES = choice("pilot_cases", Stage.S3, one="pilots = cases[:1]", two="pilots = cases[:2]")
 REPAIR = Decision("repair", Stage.S3, ("rewrite", "skip"))
 PILOT_ORDER = Decision("pilot_order", Stage.S3, ("before", "after"))

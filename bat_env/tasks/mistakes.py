@@ -136,7 +136,7 @@ class Checks:
             "Versions and input types are reported from memory.",
             "common",
             {"setup_claims": "memory"},
-            {"S2": 0.2},
+            {"S2": 0.3},
             _joined(
                 f"import json, os, platform, {', '.join(modules)}, numpy as np",
                 self.imports,
@@ -194,18 +194,21 @@ CLAIMS_HARD_CODED: Final = Mistake(
     "What the pilot's file should hold is written down without looking.",
     "common",
     {"pilot_record": "assumed"},
-    {"S3": 0.2},
+    {"S3": 0.3},
 )
 """``pilot_record=assumed``."""
 
 
-def frame_mistakes(flow: Workflow | str, compare: str = "") -> tuple[Mistake, ...]:
+def frame_mistakes(
+    flow: Workflow | str, compare: str = "", edited: float = 0.4
+) -> tuple[Mistake, ...]:
     """The mistakes that lie in a workflow's frame, the same for every task.
 
     Args:
         flow: The workflow, or its output path: with ``{case}``, or of one table.
         compare: Cell lines that print how outputs differ from a new run of predict.py: the check
             of ``edited_by_hand``. Without it that mistake serves no recovery state.
+        edited: What ``edited_by_hand`` costs in the task score at least.
     """
     output = flow if isinstance(flow, str) else flow.output
     missing = (
@@ -221,7 +224,7 @@ def frame_mistakes(flow: Workflow | str, compare: str = "") -> tuple[Mistake, ..
             "No alternatives are compared and no picture of the plan is drawn.",
             "common",
             {"candidates": "one"},
-            {"S1": 0.2},
+            {"S1": 0.4},
             tier="standard",
         ),
         Mistake(
@@ -237,21 +240,21 @@ def frame_mistakes(flow: Workflow | str, compare: str = "") -> tuple[Mistake, ..
             "The pilot covers two cases.",
             "common",
             {"pilot_cases": "two"},
-            {"S3": 0.1},
+            {"S3": 0.9},
         ),
         Mistake(
             "pilot_after_batch",
             "The pilot is run after the batch that it was to protect.",
             "common",
             {"pilot_order": "after"},
-            {"S3": 0.1},
+            {"S3": 0.9},
         ),
         Mistake(
             "first_case_only",
             "Only the first case is predicted.",
             "nnUNet#729",
             {"batch": "first"},
-            {"task": 0.3, "S4": 0.4},
+            {"task": 0.4, "S4": 0.7},
             f"""\
 import os
 print("check of outputs/")
@@ -265,7 +268,7 @@ print("outputs", {shown}, "of", len(cases), "cases")
             "Outputs are changed by hand after prediction: a re-run gives others.",
             "common",
             {"batch": "edited"},
-            {"task": 0.05, "S4": 0.3},
+            {"task": edited, "S4": 0.9},
             compare,
         ),
         Mistake(
@@ -273,13 +276,13 @@ print("outputs", {shown}, "of", len(cases), "cases")
             "The manifest holds digests of file names instead of file contents.",
             "common",
             {"manifest": "names"},
-            {"S5": 0.3},
+            {"S5": 0.4},
         ),
         Mistake(
             "manifest_incomplete",
             "The manifest does not list every output.",
             "common",
             {"manifest": "first"},
-            {"S5": 0.3},
+            {"S5": 0.4},
         ),
     )

@@ -49,7 +49,6 @@ class Workflow:
             ``preprocessing``, ``postprocessing`` and ``pilot_check``.
         network: Lines that make ``net`` (plan nothing, import nothing): used in S2 and predict.py.
         network_import: Line that imports the network's class.
-        probe: Line that makes ``out``, the network's raw output on the probe input.
         claims: Lines that make ``versions`` and ``inputs`` of setup.json.
         pipeline_imports: Import lines of predict.py beside json, os, sys, torch and numpy.
         predict: Body of ``def predict(source, target)``, indented by four blanks; it writes the
@@ -57,6 +56,8 @@ class Workflow:
         record: Lines that make ``record`` from the pilot's file, whose path is ``path``.
         edited: Lines that change the outputs by hand after the batch.
         output_fact: Line that declares the output in ``facts``.
+        probe: Line that makes ``out``, the network's raw output on the probe input, where the
+            network does not take it as it is stored.
     """
 
     model: str
@@ -68,13 +69,13 @@ class Workflow:
     facts: Lines
     network: Lines
     network_import: str
-    probe: str
     claims: Lines
     pipeline_imports: tuple[str, ...]
     predict: Lines
     record: Lines
     edited: tuple[str, ...]
     output_fact: str = 'facts["output"] = spec["output"]'
+    probe: str = ""
     _frames: dict[str, Choice] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -170,7 +171,7 @@ class Workflow:
                 self.network_import,
                 self._meta,
                 *self.network,
-                self.probe,
+                self.probe or self._probe,
                 "probe = dict(mean=float(out.mean()), std=float(out.std()))",
                 f'model = dict(name="{self.model}", '
                 "parameters=sum(p.numel() for p in net.parameters()))",
@@ -259,6 +260,10 @@ class Workflow:
     @property
     def _meta(self) -> str:
         return f'meta = json.load(open("/models/{self.model}/configs/metadata.json"))'
+
+    @property
+    def _probe(self) -> str:
+        return f'out = net(torch.from_numpy(np.load("/models/{self.model}/probe.npy"))).detach()'
 
     @property
     def _name(self) -> str:

@@ -98,6 +98,8 @@ def test_costs_and_checks_of_a_mistake(task: Task) -> None:
     for change, message in (
         ({"parts": {**GOOD.parts, "S2": 0.9}}, r"must cost 0\.2 in S2"),
         ({"parts": {**GOOD.parts, "S2": 0.7, "S4": 0.5}}, r"also costs 0\.5 in S4: list it"),
+        ({"parts": {**GOOD.parts, "S2": 0.7, "task": 0.6}}, r"also costs 0\.3 in task: list it"),
+        ({"parts": {**GOOD.parts, "S2": 0.3}}, r"lists a cost of 0\.2 in S2 and costs 0\.7"),
         ({"score": 1.0}, "the episode must pay too"),
         ({"check": CellResult(0, "as clean\n")}, "prints the same for careful work"),
         ({"check": CellResult(1, "x", "Trace")}, "must run without an error: Trace"),
@@ -107,6 +109,28 @@ def test_costs_and_checks_of_a_mistake(task: Task) -> None:
         with pytest.raises(AssertionError, match=message):
             poor = replace(lost, **change)  # type: ignore[arg-type]
             episodes.listed_mistakes(Fake(task, careful=GOOD, poor=poor), [mistake])
+
+
+def test_what_spoils_outputs_may_cost_s5_too_and_one_item_may_hang_on_the_case(task: Task) -> None:
+    mistake = Mistake("m", "t", "common", {"mode": "train"}, {"task": 0.3})
+    parts = {**GOOD.parts, "task": 0.1, "S3": 0.8, "S5": 0.5}
+    fake = Fake(task, careful=GOOD, poor=replace(GOOD, score=0.5, parts=parts))
+    with pytest.raises(AssertionError, match=r"lists a cost of 0\.1 in task and costs 0\.8"):
+        episodes.listed_mistakes(fake, [replace(mistake, costs={"task": 0.1})])
+    episodes.listed_mistakes(fake, [mistake])
+    assert fake.lost["m"] == {"S1": 0, "S2": 0, "S3": 0.2, "S4": 0, "S5": 0.5, "task": 0.8}
+
+
+def test_true_costs_are_told_after_their_rule(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(task, careful=GOOD)
+    fake.lost = {"training_mode": {"S2": 0.2, "task": 0.1}}
+    monkeypatch.setattr(run, "Player", lambda *_: fake)
+    monkeypatch.setattr(run, "FOLDER_RULES", ())
+    monkeypatch.setattr(run, "_episodes", lambda *_: [("listed_mistakes", lambda: None)])
+    told = []
+    rows = run_rules(task, depth="quick", on_cost=lambda m, lost: told.append((m.id, lost)))
+    assert list(rows) == [("listed_mistakes", "")]
+    assert told == [("training_mode", {"S2": 0.2, "task": 0.1})]
 
 
 def test_a_cured_start(task: Task) -> None:

@@ -7,42 +7,26 @@ transcendental functions, no BLAS), so that the same seed gives the same bytes o
 
 from __future__ import annotations
 
-import functools
-import gzip
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-import nibabel as nib
 import numpy as np
-import yaml
 
+from bat_env.tasks.drawing import Rng, bell, between, case_names, generator, sizes_of
 from bat_env.tasks.instance import Generated
+from bat_env.tasks.volumes import CT_SCALINGS, WORLD, pack
 
 AXCODES: Final = ("LPS", "RAS", "LAS", "RPI", "PIR", "SRA", "ASL", "IPL")
-SCALINGS: Final = ((1.0, 0.0), (1.0, -1024.0), (0.5, -512.0), (2.0, -1000.0))
-ALPHABET: Final = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 TYPICAL_TOP_PROBABILITY: Final = 0.9
-WORLD: Final = {"R": (0, 1), "L": (0, -1), "A": (1, 1), "P": (1, -1), "S": (2, 1), "I": (2, -1)}
 
-Rng = np.random.Generator
 Array = np.ndarray
-
-
-@functools.cache
-def _config() -> dict[str, Any]:
-    return yaml.safe_load(Path(__file__).with_name("task.yaml").read_text(encoding="utf-8"))
-
-
-def _between(rng: Rng, low: float, high: float) -> float:
-    return float(low + (high - low) * rng.random())
 
 
 def _direction(rng: Rng) -> list[float]:
     """A random unit vector."""
     while True:
-        v = [_between(rng, -1, 1) for _ in range(3)]
+        v = [between(rng, -1, 1) for _ in range(3)]
         square = v[0] * v[0] + v[1] * v[1] + v[2] * v[2]
         if 0.05 < square <= 1:
             return [n / float(np.sqrt(square)) for n in v]
@@ -57,9 +41,9 @@ class Grid:
     """A voxel grid whose middle is near the world's origin: where a detector saw something."""
 
     def __init__(self, rng: Rng, size: Mapping[str, Any], axcodes: str) -> None:
-        in_plane = round(_between(rng, *size["in_plane_mm"]), 2)
-        by_world = (in_plane, in_plane, round(_between(rng, *size["slice_mm"]), 2))
-        extent = _between(rng, *size["field_of_view_mm"])
+        in_plane = round(between(rng, *size["in_plane_mm"]), 2)
+        by_world = (in_plane, in_plane, round(between(rng, *size["slice_mm"]), 2))
+        extent = between(rng, *size["field_of_view_mm"])
         self.axcodes = axcodes
         self.affine = np.eye(4)
         self.affine[:3, :3] = 0
@@ -70,7 +54,7 @@ class Grid:
             zooms.append(by_world[world])
             self.affine[world, axis] = sign * by_world[world]
             middle = sign * by_world[world] * (shape[axis] - 1) / 2
-            self.affine[world, 3] = round(_between(rng, -1.5, 1.5) - middle, 2)
+            self.affine[world, 3] = round(between(rng, -1.5, 1.5) - middle, 2)
         # What the header can hold, so that the file and the phantom agree to the last bit.
         self.affine = self.affine.astype(np.float32).astype(np.float64)
         self.shape, self.zooms = tuple(shape), tuple(zooms)
@@ -93,9 +77,9 @@ class Patch:
         self.rng = rng
         self.shape = grid.shape
         self.x, self.y, self.z = grid.world()
-        lung = _between(rng, -890, -810)
+        lung = between(rng, -890, -810)
         self.hu = np.full(grid.shape, lung, np.float32)
-        self.hu += (self.field(5) - np.float32(0.5)) * np.float32(_between(rng, 60, 140))
+        self.hu += (self.field(5) - np.float32(0.5)) * np.float32(between(rng, 60, 140))
 
     def field(self, cells: int) -> Array:
         """Smooth noise in [0, 1]: a coarse random grid, linearly interpolated along each axis."""
@@ -139,61 +123,59 @@ Painter = Callable[[Patch, Rng], None]
 
 
 def _radii(rng: Rng, low: float, high: float) -> tuple[float, list[float]]:
-    r = _between(rng, low, high)
-    return r, [r * _between(rng, 0.85, 1.15) for _ in range(3)]
+    r = between(rng, low, high)
+    return r, [r * between(rng, 0.85, 1.15) for _ in range(3)]
 
 
 def _solid(patch: Patch, rng: Rng) -> None:
     _, radii = _radii(rng, 5.0, 8.5)
-    patch.paint(patch.ball((0, 0, 0), radii, 1.4, 0.8), _between(rng, 10, 90))
+    patch.paint(patch.ball((0, 0, 0), radii, 1.4, 0.8), between(rng, 10, 90))
 
 
 def _small_solid(patch: Patch, rng: Rng) -> None:
     """The same below 8 mm: nobody is called back for it. Size in mm alone tells it apart."""
     _, radii = _radii(rng, 2.5, 3.6)
-    patch.paint(patch.ball((0, 0, 0), radii, 1.4, 0.4), _between(rng, 10, 90))
+    patch.paint(patch.ball((0, 0, 0), radii, 1.4, 0.4), between(rng, 10, 90))
 
 
 def _calcified(patch: Patch, rng: Rng) -> None:
     """Like a solid one, with a dense middle (a granuloma) or several dense flecks (a hamartoma)."""
     r, radii = _radii(rng, 4.5, 8.5)
-    patch.paint(patch.ball((0, 0, 0), radii, 1.4, 0.8), _between(rng, 10, 90))
-    dense = _between(rng, 190, 620)
+    patch.paint(patch.ball((0, 0, 0), radii, 1.4, 0.8), between(rng, 10, 90))
+    dense = between(rng, 190, 620)
     if rng.random() < 0.5:
-        patch.paint(
-            patch.ball((0, 0, 0), [n * _between(rng, 0.45, 0.7) for n in radii], 1.4), dense
-        )
+        patch.paint(patch.ball((0, 0, 0), [n * between(rng, 0.45, 0.7) for n in radii], 1.4), dense)
         return
     for _ in range(4):
-        spot = [_between(rng, -0.45, 0.45) * r for _ in range(3)]
-        patch.paint(patch.ball(spot, [r * _between(rng, 0.25, 0.4)] * 3, 1.2), dense)
+        spot = [between(rng, -0.45, 0.45) * r for _ in range(3)]
+        patch.paint(patch.ball(spot, [r * between(rng, 0.25, 0.4)] * 3, 1.2), dense)
 
 
 def _part_solid(patch: Patch, rng: Rng) -> None:
     """A ground-glass halo around a smaller solid part."""
     r, radii = _radii(rng, 7.0, 11.0)
-    patch.paint(patch.ball((0, 0, 0), radii, 3.0, 3.0), _between(rng, -680, -480))
-    spot = [_between(rng, -0.3, 0.3) * r for _ in range(3)]
-    core = [r * _between(rng, 0.32, 0.55) for _ in range(3)]
-    patch.paint(patch.ball(spot, core, 1.6, 1.0), _between(rng, -60, 50))
+    patch.paint(patch.ball((0, 0, 0), radii, 3.0, 3.0), between(rng, -680, -480))
+    spot = [between(rng, -0.3, 0.3) * r for _ in range(3)]
+    core = [r * between(rng, 0.32, 0.55) for _ in range(3)]
+    patch.paint(patch.ball(spot, core, 1.6, 1.0), between(rng, -60, 50))
 
 
 def _spiculated(patch: Patch, rng: Rng) -> None:
     """An uneven solid body with strands that run into the lung."""
     r, radii = _radii(rng, 4.5, 8.0)
-    hu = _between(rng, 0, 70)
+    hu = between(rng, 0, 70)
     for _ in range(int(rng.integers(10, 16))):
         t, far = patch.along((0, 0, 0), _direction(rng))
-        reach, wide = r + _between(rng, 3.5, 8.0), _between(rng, 1.5, 2.4)
+        reach, wide = r + between(rng, 3.5, 8.0), between(rng, 1.5, 2.4)
         thin = np.clip((np.float32(reach) - t) * np.float32(1 / (reach - 0.5 * r)), 0, 1)
         strand = _soft(np.float32(wide) * thin - far, 1.2) * _soft(t - np.float32(0.4 * r), 1.0)
-        patch.paint(strand, _between(rng, -220, 0))
+        patch.paint(strand, between(rng, -220, 0))
     patch.paint(patch.ball((0, 0, 0), radii, 1.4, 3.5), hu)
 
 
 def _vessel(patch: Patch, rng: Rng) -> None:
     """A vessel that runs through, often with a branch: no nodule at all."""
-    hu, wide = _between(rng, 10, 90), _between(rng, 2.8, 5.0)
+    hu, wide = between(rng, 10, 90), between(rng, 2.8, 5.0)
     way = _direction(rng)
     _, far = patch.along((0, 0, 0), way)
     patch.paint(_soft(np.float32(wide) - far, 1.4), hu)
@@ -204,11 +186,11 @@ def _vessel(patch: Patch, rng: Rng) -> None:
 
 def _on_wall(patch: Patch, rng: Rng, sign: float) -> None:
     """A flat opacity on the pleura, in front (``sign`` 1) or behind (-1)."""
-    at = _between(rng, 2, 8)
-    radii = (_between(rng, 8, 15), _between(rng, 4.5, 7.5), _between(rng, 8, 15))
-    centre = (_between(rng, -2, 2), sign * at, _between(rng, -2, 2))
-    patch.paint(patch.ball(centre, radii, 2.0, 2.0), _between(rng, -160, 60))
-    patch.paint(patch.wall(1, sign, at), _between(rng, 20, 70))
+    at = between(rng, 2, 8)
+    radii = (between(rng, 8, 15), between(rng, 4.5, 7.5), between(rng, 8, 15))
+    centre = (between(rng, -2, 2), sign * at, between(rng, -2, 2))
+    patch.paint(patch.ball(centre, radii, 2.0, 2.0), between(rng, -160, 60))
+    patch.paint(patch.wall(1, sign, at), between(rng, 20, 70))
     _rib(patch, rng, (1, sign, at))
 
 
@@ -235,51 +217,33 @@ PAINTERS: Final[dict[str, Painter]] = {
 def _rib(patch: Patch, rng: Rng, wall: tuple[int, float, float]) -> None:
     """A rib in the chest wall, beyond its inner surface."""
     world, sign, at = wall
-    centre = [_between(rng, -12, 12) for _ in range(3)]
-    centre[world] = sign * (at + _between(rng, 7, 10))
+    centre = [between(rng, -12, 12) for _ in range(3)]
+    centre[world] = sign * (at + between(rng, 7, 10))
     way = _direction(rng)
     way[world] = 0.0
     length = float(np.sqrt(way[0] * way[0] + way[1] * way[1] + way[2] * way[2])) or 1.0
     _, far = patch.along(centre, [n / length for n in way])
-    patch.paint(_soft(_between(rng, 4, 5.5) - far, 1.5), _between(rng, 350, 700))
-    patch.paint(_soft(_between(rng, 2, 3) - far, 1.5), _between(rng, 60, 160))
+    patch.paint(_soft(between(rng, 4, 5.5) - far, 1.5), between(rng, 350, 700))
+    patch.paint(_soft(between(rng, 2, 3) - far, 1.5), between(rng, 60, 160))
 
 
 def _surroundings(patch: Patch, rng: Rng, walls: bool) -> None:
     """Small vessels, an airway, and sometimes a chest wall at any side."""
     for _ in range(int(rng.integers(2, 6))):
-        centre = [_between(rng, 6, 16) * n for n in _direction(rng)]
+        centre = [between(rng, 6, 16) * n for n in _direction(rng)]
         _, far = patch.along(centre, _direction(rng))
-        patch.paint(_soft(_between(rng, 0.7, 1.6) - far, 1.2), _between(rng, -150, 40))
+        patch.paint(_soft(between(rng, 0.7, 1.6) - far, 1.2), between(rng, -150, 40))
     if rng.random() < 0.4:
-        centre = [_between(rng, 11, 16) * n for n in _direction(rng)]
+        centre = [between(rng, 11, 16) * n for n in _direction(rng)]
         _, far = patch.along(centre, _direction(rng))
-        lumen = _between(rng, 1.2, 2.4)
-        patch.paint(_soft(lumen + 1.2 - far, 1.0), _between(rng, -250, -50))
+        lumen = between(rng, 1.2, 2.4)
+        patch.paint(_soft(lumen + 1.2 - far, 1.0), between(rng, -250, -50))
         patch.paint(_soft(lumen - far, 1.0), -980)
     if walls and rng.random() < 0.4:
-        wall = (int(rng.integers(3)), (-1.0, 1.0)[int(rng.integers(2))], _between(rng, 9, 15))
-        patch.paint(patch.wall(*wall), _between(rng, 20, 70))
+        wall = (int(rng.integers(3)), (-1.0, 1.0)[int(rng.integers(2))], between(rng, 9, 15))
+        patch.paint(patch.wall(*wall), between(rng, 20, 70))
         if wall[0] < 2:
             _rib(patch, rng, wall)
-
-
-def _noise(rng: Rng, shape: tuple[int, ...], sigma: float) -> Array:
-    """Bell-shaped noise as a sum of four uniform bytes: exact, unlike a logarithm in a tail."""
-    total = rng.integers(0, 256, (4, *shape), dtype=np.uint8).astype(np.int16)
-    summed = (total[0] + total[1]) + (total[2] + total[3]) - 510
-    return summed.astype(np.float32) * np.float32(sigma / 147.8)
-
-
-def _pack(data: Array, affine: Array, slope: float, inter: float) -> bytes:
-    """gzip-compressed NIfTI-1 bytes of raw ``data``, without a time stamp."""
-    image = nib.Nifti1Image(data, affine)
-    image.header.set_slope_inter(slope, inter)
-    image.header.set_xyzt_units("mm")
-    image.set_sform(affine, 1)
-    for field in ("qform_code", "quatern_b", "quatern_c", "quatern_d"):
-        image.header[field] = 0  # A quaternion comes from LAPACK: not the same on every machine.
-    return gzip.compress(image.to_bytes(), compresslevel=1, mtime=0)
 
 
 def _case(
@@ -291,9 +255,9 @@ def _case(
     _surroundings(patch, rng, walls=PAINTERS[label] not in (_plaque, _dependent))
     PAINTERS[label](patch, rng)
     # Thin slices are noisier.
-    sigma = _between(rng, *size["noise_hu"]) / float(np.sqrt(grid.zooms[axcodes.find("S")]))
-    hu = patch.hu + _noise(rng, grid.shape, sigma) + np.float32(_between(rng, -12, 12))
-    slope, inter = SCALINGS[scaling]
+    sigma = between(rng, *size["noise_hu"]) / float(np.sqrt(grid.zooms[axcodes.find("S")]))
+    hu = patch.hu + bell(rng, grid.shape, sigma) + np.float32(between(rng, -12, 12))
+    slope, inter = CT_SCALINGS[scaling]
     stored = np.rint((hu.clip(-1024, 1500) - inter) / slope).astype(np.int16)
     scaled = stored.astype(np.float64) * slope + inter
     facts = {
@@ -302,7 +266,7 @@ def _case(
         "intensity_hu": [float(scaled.min()), float(scaled.max())],
         "scaled": bool(slope != 1 or inter != 0),
     }
-    return _pack(stored, grid.affine, slope, inter), facts
+    return pack(stored, grid.affine, slope, inter), facts
 
 
 def _labels(rng: Rng, size: Mapping[str, Any]) -> list[str]:
@@ -315,26 +279,18 @@ def _labels(rng: Rng, size: Mapping[str, Any]) -> list[str]:
     return [drawn[int(n)] for n in rng.permutation(len(drawn))]
 
 
-def _names(rng: Rng, prefix: str, count: int) -> list[str]:
-    names: dict[str, None] = {}
-    while len(names) < count:
-        tail = "".join(ALPHABET[int(n)] for n in rng.integers(0, len(ALPHABET), 4))
-        names[f"{prefix}-{tail}"] = None
-    return list(names)
-
-
 def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
     """Draw one instance: patches, one further probe patch, and their classes."""
-    rng = np.random.default_rng(np.random.PCG64(seed))
-    wanted = _config()["sizes"][size]
+    rng = generator(seed)
+    wanted = sizes_of(__file__, size)
     labels = [*_labels(rng, wanted), "spiculated"]
-    names = _names(rng, fiction["prefix"], len(labels))
+    names = case_names(rng, fiction["prefix"], len(labels))
     # Cases walk through orientations and scalings from a random start: every instance mixes both.
-    codes, first = rng.permutation(len(AXCODES)), int(rng.integers(len(SCALINGS)))
+    codes, first = rng.permutation(len(AXCODES)), int(rng.integers(len(CT_SCALINGS)))
     made = {}
     for n, (name, label) in enumerate(zip(names, labels, strict=True)):
         axcodes = AXCODES[int(codes[n % len(AXCODES)])]
-        scaling = (first + n + n // len(SCALINGS)) % len(SCALINGS)
+        scaling = (first + n + n // len(CT_SCALINGS)) % len(CT_SCALINGS)
         made[name] = _case(rng, wanted, label, axcodes, scaling)
     truth = {
         name: json.dumps({"case": name, "label": label}).encode()

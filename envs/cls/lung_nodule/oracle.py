@@ -7,6 +7,8 @@ the same lines work on every instance.
 from __future__ import annotations
 
 from bat_env.stages import Stage
+from bat_env.tasks.choices import MODE, checkpoint
+from bat_env.tasks.rows import CLASS_RECORD, second_classes
 from bat_env.tasks.workflow import Workflow, choice
 
 S1, S2, S3 = Stage.S1, Stage.S2, Stage.S3
@@ -58,19 +60,10 @@ FLOW = Workflow(
         ),
     ),
     network=(
-        'net = ResNet(**meta["network"])',
-        choice(
-            "checkpoint",
-            S2,
-            strict="net.load_state_dict("
-            'torch.load("/models/nodule_resnet3d/models/model.pt")["model"])',
-            loose="net.load_state_dict("
-            'torch.load("/models/nodule_resnet3d/models/model.pt"), strict=False)',
-        ),
-        choice("mode", S2, eval="net.eval()", train="net.train()"),
+        checkpoint("nodule_resnet3d", 'net = ResNet(**meta["network"])'),
+        MODE,
     ),
     network_import="from monai.networks.nets import ResNet",
-    probe='out = net(torch.from_numpy(np.load("/models/nodule_resnet3d/probe.npy"))).detach()',
     claims=(
         choice(
             "setup_claims",
@@ -149,26 +142,8 @@ FLOW = Workflow(
         "    text = chr(10).join([','.join(head), ','.join(row), ''])",
         '    open(target + "/predictions.csv", "w").write(text)',
     ),
-    record=(
-        choice(
-            "pilot_record",
-            S3,
-            measured=(
-                'head, row = [line.split(",") for line in open(path).read().splitlines()]',
-                "top = max(map(float, row[2:]))",
-                "record = dict(case=case, labels=[row[1]], top_probability=top)",
-            ),
-            assumed='record = dict(case=case, labels=["none"], top_probability=0.99999)',
-        ),
-    ),
-    edited=(
-        'head, *rows = [line.split(",") for line in table]',
-        "for row in rows:",
-        "    second = int(np.argsort([float(v) for v in row[2:]])[-2])",
-        '    row[1] = head[2 + second].removeprefix("p_")',
-        'table = [",".join(row) for row in (head, *rows)]',
-        'open("outputs/predictions.csv", "w").write("\\n".join(table) + "\\n")',
-    ),
+    record=(CLASS_RECORD,),
+    edited=second_classes("outputs/predictions.csv"),
 )
 
 DECISIONS = FLOW.decisions

@@ -7,43 +7,17 @@ picture's side: what a network needs is the same structure at its own input size
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from bat_env.tasks.drawing import Rng, between, case_names, generator, sizes_of, smooth_field
 from bat_env.tasks.instance import Generated
 from bat_env.tasks.png import encode_png
 
-ALPHABET = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 TYPICAL_TOP_PROBABILITY = 0.9
-
-Rng = np.random.Generator
-
-
-@functools.cache
-def _config() -> dict[str, Any]:
-    return yaml.safe_load(Path(__file__).with_name("task.yaml").read_text(encoding="utf-8"))
-
-
-def _between(rng: Rng, low: float, high: float) -> float:
-    return float(low + (high - low) * rng.random())
-
-
-def _field(rng: Rng, shape: tuple[int, int], cells: int) -> np.ndarray:
-    """Smooth noise in [0, 1]: a coarse random grid, linearly interpolated."""
-    grid = rng.random((cells + 1, cells + 1))
-    rows = np.arange(shape[0]) * (cells / shape[0])
-    cols = np.arange(shape[1]) * (cells / shape[1])
-    i, j = rows.astype(int), cols.astype(int)
-    u, v = (rows - i)[:, None], (cols - j)[None, :]
-    top = grid[i][:, j] * (1 - v) + grid[i][:, j + 1] * v
-    low = grid[i + 1][:, j] * (1 - v) + grid[i + 1][:, j + 1] * v
-    return top * (1 - u) + low * u
 
 
 class Canvas:
@@ -56,15 +30,15 @@ class Canvas:
         self.x = ((np.arange(width) + 0.5) * (2 / width) - 1)[None, :]
         tone = rng.random()
         skin = [226 - 62 * tone, 184 - 70 * tone, 162 - 74 * tone]
-        self.rgb = np.zeros((height, width, 3)) + [v + _between(rng, -8, 8) for v in skin]
-        self.rgb += ((_field(rng, self.shape, 4) - 0.5) * 18)[..., None]
+        self.rgb = np.zeros((height, width, 3)) + [v + between(rng, -8, 8) for v in skin]
+        self.rgb += ((smooth_field(rng, self.shape, 4) - 0.5) * 18)[..., None]
 
     def blob(self, centre: Any, radii: Any, soft: float, rough: float = 0.0) -> np.ndarray:
         """Soft mask of an ellipse; ``rough`` bends its border."""
         dx, dy = (self.x - centre[0]) / radii[0], (self.y - centre[1]) / radii[1]
         distance = np.sqrt(dx * dx + dy * dy)
         if rough:
-            distance = distance + (_field(self.rng, self.shape, 6) - 0.5) * rough
+            distance = distance + (smooth_field(self.rng, self.shape, 6) - 0.5) * rough
         return np.clip((1 - distance) / soft + 0.5, 0, 1)
 
     def paint(self, mask: np.ndarray, colour: Any, strength: float = 1.0) -> None:
@@ -76,14 +50,14 @@ class Canvas:
         """Small blobs at random places of an ellipse."""
         (a, b), (p, q) = within
         for _ in range(count):
-            u, v = _between(self.rng, -0.7, 0.7), _between(self.rng, -0.7, 0.7)
-            r = _between(self.rng, *radius)
+            u, v = between(self.rng, -0.7, 0.7), between(self.rng, -0.7, 0.7)
+            r = between(self.rng, *radius)
             self.paint(self.blob((a + u * p, b + v * q), (r, r), 0.5), colour, strength)
 
 
 def _shade(rng: Rng, colour: Any, spread: float) -> list[float]:
-    shift = _between(rng, -spread, spread)
-    return [v + shift + _between(rng, -6, 6) for v in colour]
+    shift = between(rng, -spread, spread)
+    return [v + shift + between(rng, -6, 6) for v in colour]
 
 
 def _brown(rng: Rng, lighter: float = 0.0) -> list[float]:
@@ -92,21 +66,21 @@ def _brown(rng: Rng, lighter: float = 0.0) -> list[float]:
 
 
 def _place(rng: Rng, low: float, high: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    r = _between(rng, low, high)
-    centre = (_between(rng, -0.2, 0.2), _between(rng, -0.2, 0.2))
-    return centre, (r * _between(rng, 0.9, 1.1), r * _between(rng, 0.9, 1.1))
+    r = between(rng, low, high)
+    centre = (between(rng, -0.2, 0.2), between(rng, -0.2, 0.2))
+    return centre, (r * between(rng, 0.9, 1.1), r * between(rng, 0.9, 1.1))
 
 
 def _nevus(canvas: Canvas, rng: Rng) -> None:
     centre, radii = _place(rng, 0.3, 0.55)
-    canvas.paint(canvas.blob(centre, radii, 0.25, _between(rng, 0, 0.5)), _brown(rng), 0.9)
+    canvas.paint(canvas.blob(centre, radii, 0.25, between(rng, 0, 0.5)), _brown(rng), 0.9)
     if rng.random() < 0.4:  # An atypical one has a darker part.
         canvas.spots(1, (centre, radii), (0.1, 0.2), _shade(rng, (60, 42, 38), 10), 0.7)
 
 
 def _melanoma(canvas: Canvas, rng: Rng) -> None:
     centre, radii = _place(rng, 0.38, 0.65)
-    canvas.paint(canvas.blob(centre, radii, 0.15, _between(rng, 0.3, 0.9)), _brown(rng), 0.95)
+    canvas.paint(canvas.blob(centre, radii, 0.15, between(rng, 0.3, 0.9)), _brown(rng), 0.95)
     dark, veil = int(rng.integers(1, 3)), int(rng.integers(0, 3))
     canvas.spots(dark, (centre, radii), (0.12, 0.22), _shade(rng, (38, 30, 34), 10), 0.85)
     canvas.spots(veil, (centre, radii), (0.1, 0.18), _shade(rng, (96, 106, 132), 10), 0.7)
@@ -124,7 +98,7 @@ def _carcinoma(canvas: Canvas, rng: Rng) -> None:
 
 def _keratosis(canvas: Canvas, rng: Rng) -> None:
     centre, radii = _place(rng, 0.35, 0.6)
-    body = canvas.blob(centre, radii, _between(rng, 0.08, 0.25), _between(rng, 0.1, 0.5))
+    body = canvas.blob(centre, radii, between(rng, 0.08, 0.25), between(rng, 0.1, 0.5))
     canvas.paint(body, _shade(rng, (150, 112, 76), 22), 0.85)
     cysts, plugs = int(rng.integers(2, 10)), int(rng.integers(1, 7))
     canvas.spots(cysts, (centre, radii), (0.04, 0.08), _shade(rng, (232, 216, 176), 12), 0.75)
@@ -133,28 +107,28 @@ def _keratosis(canvas: Canvas, rng: Rng) -> None:
 
 def _dermatofibroma(canvas: Canvas, rng: Rng) -> None:
     centre, radii = _place(rng, 0.33, 0.55)
-    canvas.paint(canvas.blob(centre, radii, 0.5, _between(rng, 0, 0.3)), _brown(rng, 26), 0.7)
-    core = (radii[0] * _between(rng, 0.3, 0.5), radii[1] * _between(rng, 0.3, 0.5))
+    canvas.paint(canvas.blob(centre, radii, 0.5, between(rng, 0, 0.3)), _brown(rng, 26), 0.7)
+    core = (radii[0] * between(rng, 0.3, 0.5), radii[1] * between(rng, 0.3, 0.5))
     scar = _shade(rng, (228, 204, 192), 14)
-    canvas.paint(canvas.blob(centre, core, 0.5), scar, _between(rng, 0.36, 0.9))
+    canvas.paint(canvas.blob(centre, core, 0.5), scar, between(rng, 0.36, 0.9))
 
 
 def _vascular(canvas: Canvas, rng: Rng) -> None:
     centre, radii = _place(rng, 0.28, 0.5)
     count = int(rng.integers(3, 10))
     red = _shade(rng, (164, 44, 58), 18)
-    canvas.spots(count, (centre, radii), (0.1, 0.2), red, _between(rng, 0.4, 0.8))
+    canvas.spots(count, (centre, radii), (0.1, 0.2), red, between(rng, 0.4, 0.8))
 
 
 def _normal(canvas: Canvas, rng: Rng) -> None:
     """Skin alone, often with freckles or a flush."""
     if rng.random() < 0.5:
-        freckle = [v * _between(rng, 0.72, 0.86) for v in canvas.rgb[0, 0]]
+        freckle = [v * between(rng, 0.72, 0.86) for v in canvas.rgb[0, 0]]
         canvas.spots(int(rng.integers(2, 8)), ((0, 0), (1, 1)), (0.03, 0.1), freckle, 0.7)
     if rng.random() < 0.4:
         centre, radii = _place(rng, 0.3, 0.6)
         flush = [v * k for v, k in zip(canvas.rgb[0, 0], (1.0, 0.84, 0.84), strict=True)]
-        canvas.paint(canvas.blob(centre, radii, 0.6, 0.4), flush, _between(rng, 0.4, 0.9))
+        canvas.paint(canvas.blob(centre, radii, 0.6, 0.4), flush, between(rng, 0.4, 0.9))
 
 
 PAINTERS: dict[str, Callable[[Canvas, Rng], None]] = {
@@ -170,7 +144,7 @@ PAINTERS: dict[str, Callable[[Canvas, Rng], None]] = {
 
 def _hairs(canvas: Canvas, rng: Rng) -> None:
     for _ in range(int(rng.integers(0, 5))):
-        slope, offset = _between(rng, -1.2, 1.2), _between(rng, -1, 1)
+        slope, offset = between(rng, -1.2, 1.2), between(rng, -1, 1)
         away = canvas.y - slope * canvas.x - offset
         canvas.paint(np.clip(1.4 - np.abs(away) * 45, 0, 1), (62, 44, 36), 0.6)
 
@@ -183,10 +157,10 @@ def _photo(rng: Rng, size: Mapping[str, Any], label: str) -> np.ndarray:
     skin = canvas.rgb
     PAINTERS[label](canvas, rng)
     # Some lesions are faint.
-    canvas.rgb = skin + (canvas.rgb - skin) * _between(rng, 0.34, 1.0)
+    canvas.rgb = skin + (canvas.rgb - skin) * between(rng, 0.34, 1.0)
     _hairs(canvas, rng)
-    gain = [_between(rng, 0.93, 1.05) for _ in range(3)]
-    light = 1 + (canvas.x * _between(rng, -0.1, 0.1) + canvas.y * _between(rng, -0.1, 0.1))
+    gain = [between(rng, 0.93, 1.05) for _ in range(3)]
+    light = 1 + (canvas.x * between(rng, -0.1, 0.1) + canvas.y * between(rng, -0.1, 0.1))
     noise = rng.integers(-10, 11, (height, width, 3)) + rng.integers(-10, 11, (height, width, 3))
     rgb = canvas.rgb * gain * light[..., None] + noise
     return np.rint(np.clip(rgb, 0, 255)).astype(np.uint8)
@@ -202,20 +176,12 @@ def _labels(rng: Rng, size: Mapping[str, Any]) -> list[str]:
     return [drawn[int(n)] for n in rng.permutation(len(drawn))]
 
 
-def _names(rng: Rng, prefix: str, count: int) -> list[str]:
-    names: dict[str, None] = {}
-    while len(names) < count:
-        tail = "".join(ALPHABET[int(n)] for n in rng.integers(0, len(ALPHABET), 4))
-        names[f"{prefix}-{tail}"] = None
-    return list(names)
-
-
 def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
     """Draw one instance: pictures, one further probe picture, and their classes."""
-    rng = np.random.default_rng(np.random.PCG64(seed))
-    wanted = _config()["sizes"][size]
+    rng = generator(seed)
+    wanted = sizes_of(__file__, size)
     labels = [*_labels(rng, wanted), "melanoma"]
-    names = _names(rng, fiction["prefix"], len(labels))
+    names = case_names(rng, fiction["prefix"], len(labels))
     photos = {n: _photo(rng, wanted, label) for n, label in zip(names, labels, strict=True)}
     truth = {
         name: json.dumps({"case": name, "label": label}).encode()

@@ -8,19 +8,16 @@ are 12 bits in 16; a part of the files is stored inverted (MONOCHROME1), as thei
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import yaml
 
+from bat_env.tasks.drawing import Rng, between, case_names, generator, sizes_of, smooth_field
 from bat_env.tasks.instance import Generated
 from bat_env.tasks.png import encode_png
 
-ALPHABET: Final = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 CLASSES: Final = ("fracture", "bone_lesion", "periosteal_reaction", "metal")
 WHITE: Final = 4095
 CLARITY: Final = (0.2, 0.92)
@@ -43,29 +40,7 @@ LETTERS: Final = {
     "R": ("110", "101", "110", "101", "101"),
 }
 
-Rng = np.random.Generator
 Array = np.ndarray
-
-
-@functools.cache
-def _config() -> dict[str, Any]:
-    return yaml.safe_load(Path(__file__).with_name("task.yaml").read_text(encoding="utf-8"))
-
-
-def _between(rng: Rng, low: float, high: float) -> float:
-    return float(low + (high - low) * rng.random())
-
-
-def _field(rng: Rng, shape: tuple[int, int], cells: int) -> Array:
-    """Smooth noise in [0, 1]: a coarse random grid, linearly interpolated."""
-    grid = rng.random((cells + 1, cells + 1))
-    rows = np.arange(shape[0]) * (cells / shape[0])
-    cols = np.arange(shape[1]) * (cells / shape[1])
-    i, j = rows.astype(int), cols.astype(int)
-    u, v = (rows - i)[:, None], (cols - j)[None, :]
-    top = grid[i][:, j] * (1 - v) + grid[i][:, j + 1] * v
-    low = grid[i + 1][:, j] * (1 - v) + grid[i + 1][:, j + 1] * v
-    return top * (1 - u) + low * u
 
 
 def _soft(distance: Array, width: float) -> Array:
@@ -113,10 +88,10 @@ class Canvas:
     def __init__(self, rng: Rng, height: int, width: int) -> None:
         self.rng = rng
         self.shape = (height, width)
-        turn = _between(rng, -0.09, 0.09)
+        turn = between(rng, -0.09, 0.09)
         self.cos, self.sin = (1 - turn * turn) / (1 + turn * turn), 2 * turn / (1 + turn * turn)
         self.mirror = 1.0 if rng.random() < 0.5 else -1.0
-        self.shift = (_between(rng, -0.08, 0.08), _between(rng, -0.1, 0.1))
+        self.shift = (between(rng, -0.08, 0.08), between(rng, -0.1, 0.1))
         self.x = ((np.arange(width) + 0.5) / (width / 2) - 1)[None, :]
         self.y = ((np.arange(height) + 0.5) / (width / 2) - height / width)[:, None]
         x, y = self.x - self.shift[0], self.y - self.shift[1]
@@ -164,36 +139,36 @@ class Canvas:
 
 def _wrist(canvas: Canvas, rng: Rng) -> list[Bone]:
     """Soft tissue, radius and ulna, carpal bones and the roots of the metacarpals."""
-    half = _between(rng, 0.7, 0.8) + 0.12 * np.clip(-canvas.b, 0, 1)
+    half = between(rng, 0.7, 0.8) + 0.12 * np.clip(-canvas.b, 0, 1)
     away = canvas.a / half
     canvas.value += 0.42 * np.sqrt(np.clip(1 - away * away, 0, 1))
-    canvas.value *= 0.85 + 0.3 * _field(rng, canvas.shape, 6)
-    level = _between(rng, 0.7, 0.95)
-    lean = _between(rng, -0.03, 0.03)
-    end = _between(rng, -0.02, 0.06)
+    canvas.value *= 0.85 + 0.3 * smooth_field(rng, canvas.shape, 6)
+    level = between(rng, 0.7, 0.95)
+    lean = between(rng, -0.03, 0.03)
+    end = between(rng, -0.02, 0.06)
     bones = [
-        Bone(-0.24, lean, _between(rng, 0.19, 0.23), end, _between(rng, 0.07, 0.11)),
+        Bone(-0.24, lean, between(rng, 0.19, 0.23), end, between(rng, 0.07, 0.11)),
         Bone(
-            _between(rng, 0.3, 0.36),
+            between(rng, 0.3, 0.36),
             lean,
-            _between(rng, 0.14, 0.17),
-            end + _between(rng, -0.02, 0.1),
-            _between(rng, 0.0, 0.04),
+            between(rng, 0.14, 0.17),
+            end + between(rng, -0.02, 0.1),
+            between(rng, 0.0, 0.04),
         ),
     ]
-    grain = 0.8 + 0.4 * _field(rng, canvas.shape, 30)
+    grain = 0.8 + 0.4 * smooth_field(rng, canvas.shape, 30)
     for bone in bones:
         canvas.value += canvas.shaft(bone) * grain * level
     for a, b, half_a, half_b in CARPUS:
-        size = _between(rng, 0.88, 1.1)
-        place = (a + _between(rng, -0.02, 0.02), b + _between(rng, -0.02, 0.02) + end)
+        size = between(rng, 0.88, 1.1)
+        place = (a + between(rng, -0.02, 0.02), b + between(rng, -0.02, 0.02) + end)
         stone = canvas.stone(*place, half_a * size, half_b * size)
         canvas.value += stone * grain * level * 0.9
     for n in range(5):
         # The thumb stands off; the four others fan out.
         a, slope = -0.4 + 0.2 * n, 0.18 - 0.1 * n + (0.35 if n == 0 else 0.0)
         start = end - 0.55 - (0.04 if n else -0.02)
-        root = (canvas.a - a - slope * (canvas.b - start)) / _between(rng, 0.075, 0.09)
+        root = (canvas.a - a - slope * (canvas.b - start)) / between(rng, 0.075, 0.09)
         way = np.sqrt(np.clip(1 - root * root, 0, 1))
         way -= 0.6 * np.sqrt(np.clip(1 - root * root / 0.5, 0, 1)) * 0.7
         canvas.value += way * _soft(start - canvas.b, 0.06) * grain * level * 0.8
@@ -203,37 +178,33 @@ def _wrist(canvas: Canvas, rng: Rng) -> list[Bone]:
 def _draw(rng: Rng, bones: list[Bone], name: str) -> Spot:
     """A finding of a class at a random place."""
     bone = bones[0] if rng.random() < 0.6 else bones[1]
-    b = _between(rng, bone.end + 0.24, 0.88)
+    b = between(rng, bone.end + 0.24, 0.88)
     near = max(0.0, 1 - (b - bone.end) / 0.55)
     half = bone.half + bone.flare * near * near
     a = bone.centre(b)
     if name == "fracture":
-        return Spot(name, a, b, half + 0.04, _between(rng, 0.12, 0.17))
+        return Spot(name, a, b, half + 0.04, between(rng, 0.12, 0.17))
     if name == "bone_lesion":
-        size = half * _between(rng, 0.62, 0.9)
-        return Spot(
-            name, a + _between(rng, -0.2, 0.2) * half, b, size, size * _between(rng, 1, 1.6)
-        )
+        size = half * between(rng, 0.62, 0.9)
+        return Spot(name, a + between(rng, -0.2, 0.2) * half, b, size, size * between(rng, 1, 1.6))
     side = 1.0 if rng.random() < 0.5 else -1.0
     if name == "periosteal_reaction":
-        wide = _between(rng, 0.085, 0.11)
-        return Spot(name, a + side * (half + wide * 0.7), b, wide, _between(rng, 0.2, 0.32), side)
+        wide = between(rng, 0.085, 0.11)
+        return Spot(name, a + side * (half + wide * 0.7), b, wide, between(rng, 0.2, 0.32), side)
     if rng.random() < 0.65:
         return Spot(
-            name, a + side * half * 0.4, b, _between(rng, 0.08, 0.11), _between(rng, 0.24, 0.4)
+            name, a + side * half * 0.4, b, between(rng, 0.08, 0.11), between(rng, 0.24, 0.4)
         )
-    return Spot(
-        name, _between(rng, -0.6, 0.6), b, _between(rng, 0.1, 0.16), _between(rng, 0.1, 0.16)
-    )
+    return Spot(name, between(rng, -0.6, 0.6), b, between(rng, 0.1, 0.16), between(rng, 0.1, 0.16))
 
 
 def _paint(canvas: Canvas, rng: Rng, spot: Spot) -> None:
     da, db = (canvas.a - spot.a) / spot.half_a, (canvas.b - spot.b) / spot.half_b
-    clear = _between(rng, *CLARITY)
+    clear = between(rng, *CLARITY)
     if spot.name == "fracture":
         # An oblique gap with impacted, denser edges; the wall stands out on one side.
-        tilt = _between(rng, 0.25, 0.55) * (1.0 if rng.random() < 0.5 else -1.0)
-        jagged = (_field(rng, canvas.shape, 24) - 0.5) * 0.35
+        tilt = between(rng, 0.25, 0.55) * (1.0 if rng.random() < 0.5 else -1.0)
+        jagged = (smooth_field(rng, canvas.shape, 24) - 0.5) * 0.35
         away = np.abs(db - tilt * da + jagged)
         inside = _soft(1 - np.abs(da), 0.15)
         canvas.value += inside * _soft(0.55 - away, 0.25) * (0.22 * clear)
@@ -268,23 +239,23 @@ def _others(canvas: Canvas, rng: Rng, bones: list[Bone]) -> None:
         near = _soft(bone.half * 1.3 - np.abs(canvas.a - bone.centre(bone.end)), 0.08)
         if rng.random() < 0.6:
             line = np.clip(
-                1.3 - np.abs(canvas.b - bone.end - _between(rng, 0.1, 0.15)) / 0.022, 0, 1
+                1.3 - np.abs(canvas.b - bone.end - between(rng, 0.1, 0.15)) / 0.022, 0, 1
             )
-            canvas.value *= 1 - near * line * _between(rng, 0.2, 0.5)
+            canvas.value *= 1 - near * line * between(rng, 0.2, 0.5)
         if rng.random() < 0.5:
-            b = _between(rng, bone.end + 0.3, 1.1)
-            vessel = Spot("", bone.centre(b) + _between(rng, -0.1, 0.1), b, 0.035, 0.07)
-            canvas.value *= 1 - canvas.oval(vessel, 0.8, 0.5) * _between(rng, 0.2, 0.5)
+            b = between(rng, bone.end + 0.3, 1.1)
+            vessel = Spot("", bone.centre(b) + between(rng, -0.1, 0.1), b, 0.035, 0.07)
+            canvas.value *= 1 - canvas.oval(vessel, 0.8, 0.5) * between(rng, 0.2, 0.5)
     if rng.random() < 0.25:
-        wide = _between(rng, 0.84, 0.92)
-        cast = _soft(wide - np.abs(canvas.a), 0.06) * _soft(canvas.b + _between(rng, 0.2, 0.7), 0.1)
+        wide = between(rng, 0.84, 0.92)
+        cast = _soft(wide - np.abs(canvas.a), 0.06) * _soft(canvas.b + between(rng, 0.2, 0.7), 0.1)
         edge = np.clip(1 - np.abs(wide - 0.03 - np.abs(canvas.a)) / 0.06, 0, 1)
-        weave = 0.12 + 0.1 * _field(rng, canvas.shape, 40) + 0.2 * edge
+        weave = 0.12 + 0.1 * smooth_field(rng, canvas.shape, 40) + 0.2 * edge
         canvas.value += cast * weave
     if rng.random() < 0.5:
         top = canvas.shape[0] / canvas.shape[1]
-        inside = _soft(_between(rng, 0.88, 0.97) - np.abs(canvas.x), 0.03)
-        inside = inside * _soft(_between(rng, 0.9, 0.97) * top - np.abs(canvas.y), 0.03)
+        inside = _soft(between(rng, 0.88, 0.97) - np.abs(canvas.x), 0.03)
+        inside = inside * _soft(between(rng, 0.9, 0.97) * top - np.abs(canvas.y), 0.03)
         canvas.value *= 0.06 + 0.94 * inside
 
 
@@ -348,19 +319,19 @@ def _film(rng: Rng, size: Mapping[str, Any], names: list[str], inverted: bool) -
         _paint(canvas, rng, spot)
     _others(canvas, rng, bones)
     _letter(canvas, rng)
-    gain, offset = _between(rng, 900, 1500), _between(rng, 150, 500)
+    gain, offset = between(rng, 900, 1500), between(rng, 150, 500)
     # The finer the pixels, the fewer photons each of them has.
     grain = int(rng.integers(30, 110)) * width // 94
     noise = rng.integers(-grain, grain + 1, canvas.shape)
     noise = noise + rng.integers(-grain, grain + 1, canvas.shape)
-    light = 1 + canvas.x * _between(rng, -0.1, 0.1)
+    light = 1 + canvas.x * between(rng, -0.1, 0.1)
     stored = np.rint(np.clip(canvas.value * gain * light + offset + noise, 0, WHITE))
     stored = (WHITE - stored if inverted else stored).astype(np.uint16)
     boxes = []
     for spot in spots:
         x1, y1, x2, y2 = canvas.box(spot)
         boxes.append({"class": spot.name, "x1": x1, "y1": y1, "x2": x2, "y2": y2})
-    return Film(stored, inverted, round(_between(rng, 0.4, 0.9), 2), boxes)
+    return Film(stored, inverted, round(between(rng, 0.4, 0.9), 2), boxes)
 
 
 def _contents(rng: Rng, size: Mapping[str, Any]) -> list[list[str]]:
@@ -379,20 +350,12 @@ def _contents(rng: Rng, size: Mapping[str, Any]) -> list[list[str]]:
     return [drawn[int(n)] for n in rng.permutation(count)]
 
 
-def _names(rng: Rng, prefix: str, count: int) -> list[str]:
-    names: dict[str, None] = {}
-    while len(names) < count:
-        tail = "".join(ALPHABET[int(n)] for n in rng.integers(0, len(ALPHABET), 4))
-        names[f"{prefix}-{tail}"] = None
-    return list(names)
-
-
 def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
     """Draw one instance: pictures, one further probe picture, and their boxes."""
-    rng = np.random.default_rng(np.random.PCG64(seed))
-    wanted = _config()["sizes"][size]
+    rng = generator(seed)
+    wanted = sizes_of(__file__, size)
     contents = [*_contents(rng, wanted), ["metal"]]
-    names = _names(rng, fiction["prefix"], len(contents))
+    names = case_names(rng, fiction["prefix"], len(contents))
     # A third of the files is stored inverted, whatever the instance.
     inverted = [bool(n % 3 == 0) for n in rng.permutation(len(contents))]
     films = {

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from bat_env.tasks.drawing import Rng, bell
+
 WATER = 0.0193  # Attenuation per mm at the energy of a body scan.
 TAPS = 24
-
-Rng = np.random.Generator
 
 
 @functools.cache
@@ -34,13 +34,6 @@ def _directions(count: int) -> tuple[tuple[float, float], ...]:
     """Cosine and sine of evenly spread angles; a table of seven digits is the same everywhere."""
     angles = [math.pi * (n + 0.5) / count for n in range(count)]
     return tuple((round(math.cos(a), 7), round(math.sin(a), 7)) for a in angles)
-
-
-def _bell(rng: Rng, shape: tuple[int, ...]) -> np.ndarray:
-    """Bell-shaped noise of deviation 1: a sum of four uniform bytes is exact."""
-    total = rng.integers(0, 256, (4, *shape), dtype=np.uint8).astype(np.int16)
-    summed = (total[0] + total[1]) + (total[2] + total[3]) - 510
-    return summed.astype(np.float32) * np.float32(1 / 147.8)
 
 
 def _weakening(path: np.ndarray) -> np.ndarray:
@@ -90,7 +83,7 @@ def noise(rng: Rng, canvas: Any, views: int, sigma: float) -> np.ndarray:
     variance = _weakening(_paths(canvas, directions, half))
     middle = math.fsum(float(row[half]) for row in variance) / views
     deviation = np.sqrt(variance / middle).astype(np.float32)
-    rays = _bell(rng, (*variance.shape, nz)) * deviation[:, :, None]
+    rays = bell(rng, (*variance.shape, nz)) * deviation[:, :, None]
     taps = _filter()
     filtered = rays * np.float32(taps[0])
     for n in range(1, TAPS):

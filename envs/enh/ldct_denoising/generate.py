@@ -9,35 +9,20 @@ added to the phantom (phantom.py).
 
 from __future__ import annotations
 
-import functools
-import gzip
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
-import yaml
 
 from bat_env.tasks.discovery import load_sibling
+from bat_env.tasks.drawing import Rng, between, case_names, generator, sizes_of
 from bat_env.tasks.instance import Generated
+from bat_env.tasks.volumes import CT_SCALINGS, WORLD, axes_along, centred, pack
 
 phantom, dose = load_sibling(__file__, "phantom"), load_sibling(__file__, "dose")
-between = phantom.between
 
 AXCODES = ("RAS", "LPS", "PIR", "ASL", "SRA", "IPL", "RSA", "AIR")
-SCALINGS = ((1.0, 0.0), (1.0, -1024.0), (0.5, -512.0), (2.0, -1000.0))
-ALPHABET = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
-WORLD = {"R": (0, 1), "L": (0, -1), "A": (1, 1), "P": (1, -1), "S": (2, 1), "I": (2, -1)}
-
-Rng = np.random.Generator
-
-
-@functools.cache
-def _sizes() -> dict[str, dict[str, Any]]:
-    text = Path(__file__).with_name("task.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)["sizes"]
 
 
 def _to_file(array: np.ndarray, axcodes: str) -> np.ndarray:
@@ -45,29 +30,6 @@ def _to_file(array: np.ndarray, axcodes: str) -> np.ndarray:
     order = [WORLD[code][0] for code in axcodes]
     flips = tuple(slice(None, None, WORLD[code][1]) for code in axcodes)
     return np.ascontiguousarray(array.transpose(order)[flips])
-
-
-def _affine(shape: tuple[int, ...], axcodes: str, zooms: Any, centre: Any) -> np.ndarray:
-    affine = np.eye(4)
-    affine[:3, :3] = 0
-    affine[:3, 3] = centre
-    for axis, code in enumerate(axcodes):
-        world, sign = WORLD[code]
-        affine[world, axis] = sign * zooms[world]
-        affine[world, 3] -= sign * zooms[world] * (shape[axis] - 1) / 2
-    # What the header can hold.
-    return affine.astype(np.float32).astype(np.float64)
-
-
-def _pack(data: np.ndarray, affine: np.ndarray, slope: float = 1.0, inter: float = 0.0) -> bytes:
-    """gzip-compressed NIfTI-1 bytes of raw ``data``, without a time stamp."""
-    image = nib.Nifti1Image(data, affine)
-    image.header.set_slope_inter(slope, inter)
-    image.header.set_xyzt_units("mm")
-    image.set_sform(affine, 1)
-    for field in ("qform_code", "quatern_b", "quatern_c", "quatern_d"):
-        image.header[field] = 0  # A quaternion comes from LAPACK: not the same on every machine.
-    return gzip.compress(image.to_bytes(), compresslevel=1, mtime=0)
 
 
 def _case(rng: Rng, size: Mapping[str, Any], axcodes: str, scaling: int) -> dict[str, Any]:
@@ -80,7 +42,7 @@ def _case(rng: Rng, size: Mapping[str, Any], axcodes: str, scaling: int) -> dict
     canvas = phantom.abdomen(rng, shape, (pixel, pixel, thick), body)
     sigma = between(rng, *size["noise_hu"])
     noisy = canvas.hu + dose.noise(rng, canvas, int(size["views"]), sigma)
-    slope, inter = SCALINGS[scaling]
+    slope, inter = CT_SCALINGS[scaling]
     stored = np.rint((noisy.clip(-1024, 1500) - inter) / slope).astype(np.int16)
     scaled = stored.astype(np.float64) * slope + inter
     truth = np.rint(canvas.hu).astype(np.int16)
@@ -88,28 +50,23 @@ def _case(rng: Rng, size: Mapping[str, Any], axcodes: str, scaling: int) -> dict
     inside = np.broadcast_to(inside, canvas.hu.shape)
     zooms = (pixel, pixel, thick)
     centre = [between(rng, -20, 20), between(rng, -20, 20), between(rng, -300, 300)]
-    affine = _affine(_to_file(stored, axcodes).shape, axcodes, zooms, centre)
+    shape, spacing, matrix = axes_along(
+        axcodes, zooms, [n * mm for n, mm in zip(shape, zooms, strict=True)]
+    )
+    affine = centred(matrix, shape, centre)
     removed = np.rint((truth - scaled) * 4).astype(np.int64)  # Whole numbers add up exactly.
     mean = int(removed.sum()) / removed.size
     spread = math.sqrt(int((removed * removed).sum()) / removed.size - mean * mean) / 4
     return {
-        "ct": _pack(_to_file(stored, axcodes), affine, slope, inter),
-        "truth": _pack(_to_file(truth, axcodes), affine),
-        "mask": _pack(_to_file(inside.astype(np.uint8), axcodes), affine),
+        "ct": pack(_to_file(stored, axcodes), affine, slope, inter),
+        "truth": pack(_to_file(truth, axcodes), affine),
+        "mask": pack(_to_file(inside.astype(np.uint8), axcodes), affine),
         "orientation": axcodes,
-        "spacing_mm": [zooms[WORLD[code][0]] for code in axcodes],
+        "spacing_mm": list(spacing),
         "intensity_hu": [float(scaled.min()), float(scaled.max())],
         "scaled": bool(slope != 1 or inter != 0),
         "removed_std": round(spread, 3),
     }
-
-
-def _names(rng: Rng, prefix: str, count: int) -> list[str]:
-    names: dict[str, None] = {}
-    while len(names) < count:
-        tail = "".join(ALPHABET[int(n)] for n in rng.integers(0, len(ALPHABET), 4))
-        names[f"{prefix}-{tail}"] = None
-    return list(names)
 
 
 def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
@@ -118,14 +75,14 @@ def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
     Cases start at a random place in the orientations and scalings and walk on, so that every
     instance mixes both.
     """
-    rng = np.random.default_rng(np.random.PCG64(seed))
-    wanted = _sizes()[size]
+    rng = generator(seed)
+    wanted = sizes_of(__file__, size)
     count = int(rng.integers(wanted["cases"][0], wanted["cases"][1] + 1)) + 1
-    names = _names(rng, fiction["prefix"], count)
-    codes, first = rng.permutation(len(AXCODES)), int(rng.integers(len(SCALINGS)))
+    names = case_names(rng, fiction["prefix"], count)
+    codes, first = rng.permutation(len(AXCODES)), int(rng.integers(len(CT_SCALINGS)))
     made = {}
     for n, name in enumerate(names):
-        scaling = (first + n) % len(SCALINGS)
+        scaling = (first + n) % len(CT_SCALINGS)
         made[name] = _case(rng, wanted, AXCODES[codes[n % len(AXCODES)]], scaling)
     cases, probe = tuple(sorted(names[:-1])), names[-1]
     hu = [value for case in cases for value in made[case]["intensity_hu"]]

@@ -36,7 +36,7 @@ MISTAKES = (
         "Orientation and spacing are assumed instead of read from the headers.",
         "nnUNet#2897",
         {"geometry": "assumed"},
-        {"S1": 0.2},
+        {"S1": 0.25},
         CHECKS.of_plan("""\
 for case, image in list(zip(cases, images))[:4]:
     print(case, "plan", facts["orientations"].get(case), "file", nib.aff2axcodes(image.affine))
@@ -82,17 +82,17 @@ print("unit", json.load(open("task/spec.json"))["pilot"])"""),
 for case, image in zip(cases, images):
     print(case, image.get_data_dtype(), image.ndim, image.dataobj.slope, image.dataobj.inter)""",
     ),
-    CHECKS.loose_checkpoint({"task": 0.4, "S2": 0.1, "S4": 0.3}),
+    CHECKS.loose_checkpoint({"task": 0.4, "S2": 0.15}),
     CHECKS.training_mode(
         "The network predicts in training mode: every slab is normalised by itself.",
-        {"task": 0.05, "S2": 0.1},
+        {"task": 0.3, "S2": 0.15},
     ),
     Mistake(
         "slope_ignored",
         "Stored integers go into the network: slope and intercept are ignored.",
         "pylidc PR#32",
         {"intensity": "stored"},
-        {"task": 0.2},
+        {"task": 0.35},
         CHECKS.of_pipeline("""\
 for case in sorted(os.listdir("/data"))[:4]:
     image = nib.load(f"/data/{case}/ct.nii.gz")
@@ -104,7 +104,7 @@ print([line.strip() for line in source.splitlines() if "hu = " in line])"""),
         "Arrays go into the network in the file's axis order: slices are cut across the body.",
         "nnUNet#1951",
         {"orient": "none"},
-        {"task": 0.2},
+        {"task": 0.25},
         CHECKS.against(
             "axes",
             'nib.aff2axcodes(image.affine), card["preprocessing"]["orientation"]',
@@ -116,7 +116,7 @@ print([line.strip() for line in source.splitlines() if "hu = " in line])"""),
         "Intensities are scaled with a lung window instead of the card's centre and scale.",
         "MedSAM#101",
         {"window": "lung"},
-        {"task": 0.2},
+        {"task": 0.4},
         CHECKS.against("card", 'card["preprocessing"]', "centre, scale ="),
     ),
     Mistake(
@@ -124,7 +124,7 @@ print([line.strip() for line in source.splitlines() if "hu = " in line])"""),
         "Intensities are scaled with a narrow brain window instead of the card's values.",
         "MedSAM#101",
         {"window": "narrow"},
-        {"task": 0.2},
+        {"task": 0.4},
         CHECKS.against("card", 'card["preprocessing"]', "centre, scale ="),
     ),
     Mistake(
@@ -156,7 +156,7 @@ print([line.strip() for line in source.splitlines() if "hu = " in line])"""),
         "The output is cut to eight bits: everything darker than water is lost.",
         "common",
         {"depth": "uint8"},
-        {"task": 0.2, "S3": 0.1, "S4": 0.4},
+        {"task": 0.4, "S2": 0.15, "S3": 0.35, "S4": 0.95},
         CHECKS.against("types", "image.get_data_dtype(), out.get_data_dtype()", "astype("),
     ),
     Mistake(
@@ -164,7 +164,7 @@ print([line.strip() for line in source.splitlines() if "hu = " in line])"""),
         "The image is saved in the network's axis order, not the input's.",
         "TotalSegmentator#20",
         {"restore": "model_grid"},
-        {"task": 0.3, "S3": 0.4, "S4": 0.4},
+        {"task": 0.35, "S2": 0.15, "S3": 0.95, "S4": 0.85},
         CHECKS.against(
             "axes",
             "nib.aff2axcodes(image.affine), nib.aff2axcodes(out.affine)",
@@ -176,7 +176,7 @@ print([line.strip() for line in source.splitlines() if "hu = " in line])"""),
         "The image is flipped left to right on its way back.",
         "TotalSegmentator#509",
         {"restore": "flipped"},
-        {"task": 0.2},
+        {"task": 0.4},
         CHECKS.of_pipeline('print("flips on the way back:", "[::-1]" in source)'),
     ),
     Mistake(
@@ -184,7 +184,7 @@ print([line.strip() for line in source.splitlines() if "hu = " in line])"""),
         "The image is saved with an identity affine.",
         "SimpleITK-Notebooks#244",
         {"restore": "identity"},
-        {"task": 0.4, "S3": 0.1, "S4": 0.4},
+        {"task": 0.4, "S2": 0.15, "S3": 0.15, "S4": 0.95},
         CHECKS.of_pipeline(
             'print("output affine", np.diag(out.affine), "identity:", "np.eye" in source)'
         ),

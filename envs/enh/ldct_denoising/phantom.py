@@ -10,12 +10,7 @@ from typing import Any
 
 import numpy as np
 
-Rng = np.random.Generator
-
-
-def between(rng: Rng, low: float, high: float) -> float:
-    """A uniform number."""
-    return float(low + (high - low) * rng.random())
+from bat_env.tasks.drawing import Rng, between
 
 
 def _smooth_field(rng: Rng, shape: tuple[int, ...], knots: int, height: float) -> np.ndarray:

@@ -13,28 +13,17 @@ import functools
 import io
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from bat_env.tasks.discovery import load_sibling
+from bat_env.tasks.drawing import Rng, bell, between, case_names, generator, sizes_of
 from bat_env.tasks.instance import Generated
 
 phantom = load_sibling(__file__, "phantom")
-between = phantom.between
 
-ALPHABET = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 TAPS = 32
-
-Rng = np.random.Generator
-
-
-@functools.cache
-def _sizes() -> dict[str, dict[str, Any]]:
-    text = Path(__file__).with_name("task.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)["sizes"]
 
 
 @functools.cache
@@ -44,13 +33,6 @@ def _sinc() -> tuple[float, ...]:
     # A mild taper: k-space is measured a little beyond what the image keeps.
     taps = [math.sin(x) / x * (0.9 + 0.1 * math.cos(2 * x / TAPS)) for x in places]
     return tuple(round(tap / math.fsum(taps), 7) for tap in taps)
-
-
-def _bell(rng: Rng, shape: tuple[int, ...]) -> np.ndarray:
-    """Bell-shaped noise of deviation 1: a sum of four uniform bytes is exact."""
-    total = rng.integers(0, 256, (4, *shape), dtype=np.uint8).astype(np.int16)
-    summed = (total[0] + total[1]) + (total[2] + total[3]) - 510
-    return summed.astype(np.float32) * np.float32(1 / 147.8)
 
 
 def _half(signal: np.ndarray) -> np.ndarray:
@@ -76,8 +58,8 @@ def _case(rng: Rng, size: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np
     fine = canvas.signal * coil * gain
     coarse = _half(np.ascontiguousarray(_half(fine).T)).T
     sigma = np.float32(between(rng, *size["noise"]))
-    real = coarse + _bell(rng, coarse.shape) * sigma
-    imaginary = _bell(rng, coarse.shape) * sigma
+    real = coarse + bell(rng, coarse.shape) * sigma
+    imaginary = bell(rng, coarse.shape) * sigma
     measured = np.rint(np.sqrt(real * real + imaginary * imaginary)).astype(np.uint16)
     mask = canvas.share((0, 0), (phantom.SKULL, phantom.SKULL)) >= 0.5
     return measured, np.rint(fine).astype(np.uint16), mask.astype(np.uint8)
@@ -90,20 +72,12 @@ def _npy(array: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def _names(rng: Rng, prefix: str, count: int) -> list[str]:
-    names: dict[str, None] = {}
-    while len(names) < count:
-        tail = "".join(ALPHABET[int(n)] for n in rng.integers(0, len(ALPHABET), 4))
-        names[f"{prefix}-{tail}"] = None
-    return list(names)
-
-
 def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
     """Draw one instance: coarse slices, one further probe slice, and the fine truth."""
-    rng = np.random.default_rng(np.random.PCG64(seed))
-    wanted = _sizes()[size]
+    rng = generator(seed)
+    wanted = sizes_of(__file__, size)
     count = int(rng.integers(wanted["cases"][0], wanted["cases"][1] + 1)) + 1
-    names = _names(rng, fiction["prefix"], count)
+    names = case_names(rng, fiction["prefix"], count)
     made = {name: _case(rng, wanted) for name in names}
     cases, probe = tuple(sorted(names[:-1])), names[-1]
     inputs = [made[case][0] for case in cases]

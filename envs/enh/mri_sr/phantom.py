@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from bat_env.tasks.drawing import Rng, between
+
 # Signal of white matter, grey matter, fluid, fat, and of a lesion relative to white matter.
 WEIGHTINGS = {
     "T1": (800, 560, 210, 1250, 0.62),
@@ -18,13 +20,7 @@ WEIGHTINGS = {
 }
 BRAIN, SKULL = 0.82, 0.85  # Where brain and skull begin; the skin is at 0.97.
 
-Rng = np.random.Generator
 F = np.float32
-
-
-def between(rng: Rng, low: float, high: float) -> float:
-    """A uniform number."""
-    return float(low + (high - low) * rng.random())
 
 
 def smooth_field(rng: Rng, shape: tuple[int, ...], knots: int) -> np.ndarray:

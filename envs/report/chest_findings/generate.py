@@ -8,19 +8,16 @@ patient's right), as the text chunks of the PNG say.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import yaml
 
+from bat_env.tasks.drawing import Rng, between, case_names, generator, sizes_of, smooth_field
 from bat_env.tasks.instance import Generated
 from bat_env.tasks.png import encode_png
 
-ALPHABET: Final = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 LATERAL: Final = ("pleural effusion", "consolidation", "lung nodule", "pneumothorax")
 FINDINGS: Final = ("cardiomegaly", "pulmonary edema", *LATERAL)
 SIDES: Final = ("right", "left")
@@ -33,35 +30,13 @@ GLYPHS: Final = {
 }
 """The lead letters L and R, in seven rows of five."""
 
-Rng = np.random.Generator
 Keys = frozenset[tuple[str, str]]
 """(finding, side) pairs; the side is empty where a finding has none."""
-
-
-@functools.cache
-def _config() -> dict[str, Any]:
-    return yaml.safe_load(Path(__file__).with_name("task.yaml").read_text(encoding="utf-8"))
-
-
-def _between(rng: Rng, low: float, high: float) -> float:
-    return float(low + (high - low) * rng.random())
 
 
 def _ramp(distance: np.ndarray, soft: float) -> np.ndarray:
     """0 below -soft / 2, 1 above soft / 2."""
     return np.clip(distance / soft + 0.5, 0, 1)
-
-
-def _field(rng: Rng, shape: tuple[int, int], cells: int) -> np.ndarray:
-    """Smooth noise in [0, 1]: a coarse random grid, linearly interpolated."""
-    grid = rng.random((cells + 1, cells + 1))
-    rows = np.arange(shape[0]) * (cells / shape[0])
-    cols = np.arange(shape[1]) * (cells / shape[1])
-    i, j = rows.astype(int), cols.astype(int)
-    u, v = (rows - i)[:, None], (cols - j)[None, :]
-    top = grid[i][:, j] * (1 - v) + grid[i][:, j + 1] * v
-    low = grid[i + 1][:, j] * (1 - v) + grid[i + 1][:, j + 1] * v
-    return top * (1 - u) + low * u
 
 
 # ------------------------------------------------------------------------------------- anatomy
@@ -87,14 +62,14 @@ class Chest:
         self.y = ((np.arange(height) + 0.5) * (2 / height) - 1)[:, None]
         self.x = ((np.arange(width) + 0.5) * (2 / width) - 1)[None, :]
         self.value = np.full(self.shape, 0.03)
-        dome = _between(rng, 0.42, 0.52)
+        dome = between(rng, 0.42, 0.52)
         self.lungs = {
             side: Lung(
                 sign,
-                sign * _between(rng, 0.43, 0.47),
-                _between(rng, -0.08, 0.0),
-                _between(rng, 0.34, 0.38),
-                _between(rng, 0.72, 0.8),
+                sign * between(rng, 0.43, 0.47),
+                between(rng, -0.08, 0.0),
+                between(rng, 0.34, 0.38),
+                between(rng, 0.72, 0.8),
                 dome + (0.06 if side == "left" else 0.0),
             )
             for side, sign in zip(SIDES, (-1.0, 1.0), strict=True)
@@ -138,34 +113,34 @@ class Chest:
 
 def _body(chest: Chest, rng: Rng) -> None:
     """Neck, shoulders and trunk: thick in the middle, thin at the sides."""
-    neck = _between(rng, 0.26, 0.32)
+    neck = between(rng, 0.26, 0.32)
     slope = np.sqrt(np.clip((chest.y + 0.96) / 0.34, 0, 1))
-    wide = neck + (_between(rng, 0.94, 1.02) - neck) * slope
+    wide = neck + (between(rng, 0.94, 1.02) - neck) * slope
     across = np.clip(chest.x / wide, -1, 1)
     thick = np.sqrt(np.clip(1 - across * across, 0, 1))
-    chest.lay(_ramp(wide - np.abs(chest.x), 0.05), 0.36 + _between(rng, 0.3, 0.38) * thick)
+    chest.lay(_ramp(wide - np.abs(chest.x), 0.05), 0.36 + between(rng, 0.3, 0.38) * thick)
     if rng.random() < 0.4:
         for side in SIDES:
             lung = chest.lungs[side]
             fold = chest.blob(lung.x + lung.sign * 0.05, 0.3, 0.36, 0.3, 0.3)
-            chest.add(fold * _ramp(chest.y - 0.1, 0.3), _between(rng, 0.03, 0.07))
+            chest.add(fold * _ramp(chest.y - 0.1, 0.3), between(rng, 0.03, 0.07))
 
 
 def _lungs(chest: Chest, rng: Rng, congested: bool) -> None:
     """Aerated lungs, their vessels running out from the root."""
-    level = _between(rng, 0.2, 0.27)
+    level = between(rng, 0.2, 0.27)
     for side in SIDES:
         lung, mask = chest.lungs[side], chest.inside[side]
         chest.lay(mask, level + 0.05 * (chest.y + 0.5), 0.92)
-        chest.add(mask * (_field(rng, chest.shape, 9) - 0.5), 0.08)
+        chest.add(mask * (smooth_field(rng, chest.shape, 9) - 0.5), 0.08)
         root = (lung.x - lung.sign * 0.24, lung.y - 0.02)
         chest.add(mask * chest.blob(*root, 0.15, 0.2, 0.9), 0.2)
         tree = np.zeros(chest.shape)
         for n in range(9):
-            turn = (n - 4) / 4 + _between(rng, -0.12, 0.12)
-            reach = _between(rng, 0.3, 0.52)
+            turn = (n - 4) / 4 + between(rng, -0.12, 0.12)
+            reach = between(rng, 0.3, 0.52)
             end = (root[0] + lung.sign * reach * (1 - 0.5 * turn * turn), root[1] + turn * 0.55)
-            tree = np.maximum(tree, chest.stroke(root, end, 0.036) * _between(rng, 0.6, 1.0))
+            tree = np.maximum(tree, chest.stroke(root, end, 0.036) * between(rng, 0.6, 1.0))
         chest.add(mask * tree, 0.11 if congested else 0.09)
 
 
@@ -177,14 +152,14 @@ def _bones(chest: Chest, rng: Rng) -> None:
         chest.add(_ramp(0.03 - gap, 0.03) * _ramp(0.1 - np.abs(chest.x), 0.04), -0.05)
     windpipe = _ramp(0.045 - np.abs(chest.x - 0.01), 0.03) * _ramp(-0.22 - chest.y, 0.1)
     chest.add(windpipe, -0.2)
-    fall, step = _between(rng, 0.28, 0.44), _between(rng, 0.185, 0.205)
+    fall, step = between(rng, 0.28, 0.44), between(rng, 0.185, 0.205)
     width = np.abs(chest.x)
     cage = _ramp(0.84 - width, 0.04) * _ramp(width - 0.1, 0.06)
     for n in range(8):
         away = np.abs(chest.y + 0.83 - step * n - fall * (width - 0.1) * (width + 0.2))
         band = np.clip(1.6 - away / 0.026, 0, 1)
         chest.add((band - 0.4 * np.clip(1.2 - away / 0.016, 0, 1)) * cage, 0.07)
-    tilt = _between(rng, 0.05, 0.13)
+    tilt = between(rng, 0.05, 0.13)
     for sign in (-1.0, 1.0):
         bar = chest.stroke((sign * 0.09, -0.7 + tilt), (sign * 0.82, -0.76 - tilt), 0.055)
         chest.add(bar * (chest.value > 0.3), 0.1)
@@ -199,12 +174,12 @@ def _middle(chest: Chest, rng: Rng, large: bool) -> None:
         half = _ramp(lung.sign * chest.x, 0.05) * _ramp(0.86 - np.abs(chest.x), 0.1)
         chest.lay(below * half, 0.72, 0.8)
     if rng.random() < 0.7:
-        low = chest.lungs["left"].dome + _between(rng, 0.16, 0.22)
-        chest.add(chest.blob(_between(rng, 0.36, 0.5), low, 0.14, 0.08, 0.4), -0.22)
+        low = chest.lungs["left"].dome + between(rng, 0.16, 0.22)
+        chest.add(chest.blob(between(rng, 0.36, 0.5), low, 0.14, 0.08, 0.4), -0.22)
     column = 0.13 + 0.05 * np.clip(chest.y + 0.2, 0, 1)
     chest.lay(_ramp(column - np.abs(chest.x), 0.05) * _ramp(chest.y + 0.5, 0.4), 0.78, 0.7)
     chest.lay(chest.blob(0.1, -0.3, 0.1, 0.12, 0.3), 0.72, 0.8)
-    half = _between(rng, 0.425, 0.53) if large else _between(rng, 0.31, 0.405)
+    half = between(rng, 0.425, 0.53) if large else between(rng, 0.31, 0.405)
     base = chest.lungs["right"].dome
     bottom = base - 0.2 - 0.12 * (half - 0.3)
     chest.lay(chest.blob(half * 0.36, bottom, half, 0.3 + 0.12 * half, 0.12), 0.79, 0.9)
@@ -215,13 +190,13 @@ def _mark(chest: Chest, rng: Rng) -> None:
     side = SIDES[int(rng.integers(2))]
     glyph = np.array([[float(c) for c in row] for row in GLYPHS[side]])
     wide, high = 0.14, 0.2
-    left = (1.0 if side == "left" else -1.0) * _between(rng, 0.8, 0.86) - wide / 2
-    top = _between(rng, -0.95, -0.9)
+    left = (1.0 if side == "left" else -1.0) * between(rng, 0.8, 0.86) - wide / 2
+    top = between(rng, -0.95, -0.9)
     cols = np.floor((chest.x[0] - left) / wide * 5).astype(int)
     rows = np.floor((chest.y[:, 0] - top) / high * 7).astype(int)
     seen = ((rows >= 0) & (rows < 7))[:, None] & ((cols >= 0) & (cols < 5))[None, :]
     ink = glyph[np.clip(rows, 0, 6)][:, np.clip(cols, 0, 4)]
-    chest.lay(ink * seen, _between(rng, 1.5, 1.8))
+    chest.lay(ink * seen, between(rng, 1.5, 1.8))
 
 
 # ------------------------------------------------------------------------------------ findings
@@ -229,35 +204,35 @@ def _mark(chest: Chest, rng: Rng) -> None:
 
 def _edema(chest: Chest, rng: Rng) -> None:
     """Haze around both roots, like the wings of a bat."""
-    clear = _between(rng, 0.15, 1.0)
+    clear = between(rng, 0.15, 1.0)
     for side in SIDES:
         lung = chest.lungs[side]
         wing = chest.blob(lung.x - lung.sign * 0.1, lung.y + 0.02, 0.3, 0.42, 1.0)
-        rough = 0.7 + 0.3 * _field(rng, chest.shape, 16)
+        rough = 0.7 + 0.3 * smooth_field(rng, chest.shape, 16)
         chest.add(chest.inside[side] * wing * rough, 0.3 * clear)
 
 
 def _paint(chest: Chest, rng: Rng, finding: str, side: str) -> None:
     """Paint a finding into one lung, anything from faint to plain."""
     lung, mask = chest.lungs[side], chest.inside[side]
-    clear = _between(rng, 0.0, 0.85)
+    clear = between(rng, 0.0, 0.85)
     outward = (chest.x - lung.x) * lung.sign / lung.a
     if finding == "pleural effusion":
-        level = lung.dome - _between(rng, 0.04, 0.4)
+        level = lung.dome - between(rng, 0.04, 0.4)
         curve = np.clip(outward, -1, 1)
         filled = _ramp(chest.y - level + 0.16 * curve + 0.1 * curve * curve, 0.07)
         chest.lay(mask * filled, 0.72, 0.55 + 0.4 * clear)
     elif finding == "consolidation":
-        x, y = lung.x + lung.sign * _between(rng, -0.04, 0.12), lung.y + _between(rng, -0.36, 0.24)
-        size = _between(rng, 0.16, 0.23)
-        rough = 0.55 + 0.45 * _field(rng, chest.shape, 14)
+        x, y = lung.x + lung.sign * between(rng, -0.04, 0.12), lung.y + between(rng, -0.36, 0.24)
+        size = between(rng, 0.16, 0.23)
+        rough = 0.55 + 0.45 * smooth_field(rng, chest.shape, 14)
         chest.lay(mask * chest.blob(x, y, size, size * 1.2, 0.7), 0.68, (0.3 + 0.7 * clear) * rough)
     elif finding == "lung nodule":
-        x, y = lung.x + lung.sign * _between(rng, -0.08, 0.16), lung.y + _between(rng, -0.5, 0.25)
-        size = _between(rng, 0.075, 0.105)
+        x, y = lung.x + lung.sign * between(rng, -0.08, 0.16), lung.y + between(rng, -0.5, 0.25)
+        size = between(rng, 0.075, 0.105)
         chest.add(mask * chest.blob(x, y, size, size, 0.3), 0.16 + 0.3 * clear)
     else:
-        rim = _between(rng, 0.15, 0.6)
+        rim = between(rng, 0.15, 0.6)
         top = np.clip((lung.y - 0.05 - chest.y) / 0.4, 0, 1)
         free = _ramp(outward - rim + 0.55 * top, 0.08)
         line = np.clip(1 - np.abs(outward - rim + 0.55 * top) / 0.09, 0, 1)
@@ -382,7 +357,7 @@ def _film(rng: Rng, size: Mapping[str, Any], keys: Keys, inverted: bool, mirrore
             _paint(chest, rng, finding, side)
     _bones(chest, rng)
     _mark(chest, rng)
-    gain, offset = _between(rng, 1500, 2300), _between(rng, 150, 560)
+    gain, offset = between(rng, 1500, 2300), between(rng, 150, 560)
     grain = int(rng.integers(30, 90))
     noise = rng.integers(-grain, grain + 1, chest.shape)
     noise = noise + rng.integers(-grain, grain + 1, chest.shape)
@@ -393,7 +368,7 @@ def _film(rng: Rng, size: Mapping[str, Any], keys: Keys, inverted: bool, mirrore
         stored,
         "MONOCHROME1" if inverted else "MONOCHROME2",
         TO_RIGHT if mirrored else TO_LEFT,
-        round(_between(rng, 2.4, 4.2), 2),
+        round(between(rng, 2.4, 4.2), 2),
         keys,
         _report(rng, keys),
     )
@@ -404,21 +379,13 @@ def _share(rng: Rng, count: int, every: int) -> list[bool]:
     return [int(n) % every == 0 for n in rng.permutation(count)]
 
 
-def _names(rng: Rng, prefix: str, count: int) -> list[str]:
-    names: dict[str, None] = {}
-    while len(names) < count:
-        tail = "".join(ALPHABET[int(n)] for n in rng.integers(0, len(ALPHABET), 4))
-        names[f"{prefix}-{tail}"] = None
-    return list(names)
-
-
 def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
     """Draw one instance: pictures, one further probe picture, and their reports."""
-    rng = np.random.default_rng(np.random.PCG64(seed))
-    wanted = _config()["sizes"][size]
+    rng = generator(seed)
+    wanted = sizes_of(__file__, size)
     contents = [*_contents(rng, wanted), frozenset({("pleural effusion", "left")})]
     count = len(contents)
-    names = _names(rng, fiction["prefix"], count)
+    names = case_names(rng, fiction["prefix"], count)
     rows = zip(names, contents, _share(rng, count, 3), _share(rng, count, 3), strict=True)
     films = {name: _film(rng, wanted, *content) for name, *content in rows}
     cases, probe = tuple(sorted(names[:-1])), names[-1]

@@ -7,6 +7,7 @@ same lines work on every instance.
 from __future__ import annotations
 
 from bat_env.stages import Stage
+from bat_env.tasks.choices import MODE, checkpoint
 from bat_env.tasks.workflow import Workflow, choice
 
 S1, S2, S3 = Stage.S1, Stage.S2, Stage.S3
@@ -78,18 +79,10 @@ FLOW = Workflow(
         ),
     ),
     network=(
-        'net = Classifier(**meta["network"])',
-        choice(
-            "checkpoint",
-            S2,
-            strict='net.load_state_dict(torch.load("/models/chest_resnet/models/model.pt")["model"])',
-            loose="net.load_state_dict("
-            'torch.load("/models/chest_resnet/models/model.pt"), strict=False)',
-        ),
-        choice("mode", S2, eval="net.eval()", train="net.train()"),
+        checkpoint("chest_resnet", 'net = Classifier(**meta["network"])'),
+        MODE,
     ),
     network_import="from monai.networks.nets import Classifier",
-    probe='out = net(torch.from_numpy(np.load("/models/chest_resnet/probe.npy"))).detach()',
     claims=(
         choice(
             "setup_claims",

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bat_env.tasks.drawing import between
+
 TISSUES = (
     "external_csf",
     "grey_matter",
@@ -22,11 +24,6 @@ TISSUES = (
 )
 """Tissues in the order of their labels 1, 2, ..."""
 CSF, GREY, WHITE, VENTRICLES, CEREBELLUM, DEEP, STEM = range(1, 8)
-
-
-def between(rng: np.random.Generator, low: float, high: float) -> float:
-    """A number from [low, high)."""
-    return float(low + (high - low) * rng.random())
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ MISTAKES = (
         "Orientation and spacing are assumed instead of read from the headers.",
         "nnUNet#2897",
         {"facts": "assumed"},
-        {"S1": 0.2},
+        {"S1": 0.25},
         CHECKS.of_plan("""\
 for case, image in zip(cases, images):
     print(case, "plan", facts["orientations"].get(case), "file", nib.aff2axcodes(image.affine))
@@ -76,10 +76,10 @@ print("files", min(v.min() for v in hu), "to", max(v.max() for v in hu))"""),
 for case, image in zip(cases, images):
     print(case, image.get_data_dtype(), image.ndim, image.dataobj.slope, image.dataobj.inter)""",
     ),
-    CHECKS.loose_checkpoint({"task": 0.4, "S2": 0.1, "S3": 0.1, "S4": 0.3}),
+    CHECKS.loose_checkpoint({"task": 0.5, "S2": 0.15, "S3": 0.15}),
     CHECKS.training_mode(
         "The network predicts in training mode: dropout is on, results change from run to run.",
-        {"task": 0.05, "S2": 0.1, "S3": 0.2, "S4": 0.2},
+        {"task": 0.2, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         """\
 module["predict"](f"/data/{case}", "/tmp/check")
 again = np.asarray(nib.load("/tmp/check/dseg.nii.gz").dataobj)
@@ -90,7 +90,7 @@ print("voxels that differ in a second run", int((again != y).sum()))""",
         "Stored integers go into the network: slope and intercept are ignored.",
         "pylidc PR#32",
         {"intensity": "stored"},
-        {"task": 0.2},
+        {"task": 0.3},
         CHECKS.of_pipeline("""\
 for case in sorted(os.listdir("/data")):
     image = nib.load(f"/data/{case}/ct.nii.gz")
@@ -102,7 +102,7 @@ print("stored values read:", "get_unscaled" in source)"""),
         "Arrays go into the network in the file's axis order and direction.",
         "nnUNet#2768",
         {"orient": "none"},
-        {"task": 0.2},
+        {"task": 0.3},
         _called(
             "axes",
             'nib.aff2axcodes(image.affine), card["preprocessing"]["orientation"]',
@@ -114,7 +114,7 @@ print("stored values read:", "get_unscaled" in source)"""),
         "Arrays go into the network with the file's spacing.",
         "nnUNet#2402",
         {"resample": "none"},
-        {"task": 0.1},
+        {"task": 0.25},
         _called(
             "spacing", 'image.header.get_zooms(), card["preprocessing"]["spacing_mm"]', "Spacing"
         ),
@@ -124,7 +124,7 @@ print("stored values read:", "get_unscaled" in source)"""),
         "Intensities are scaled with a lung window.",
         "MedSAM#101",
         {"window": "lung"},
-        {"task": 0.2},
+        {"task": 0.4},
         CHECKS.of_pipeline("""\
 print("model window", card["preprocessing"]["window_hu"])
 print([line.strip() for line in source.splitlines() if "IntensityRange(" in line])"""),
@@ -134,7 +134,7 @@ print([line.strip() for line in source.splitlines() if "IntensityRange(" in line
         "Intensities are scaled by the image's own minimum and maximum, without a window.",
         "nnUNet#1680",
         {"window": "minmax"},
-        {"task": 0.2},
+        {"task": 0.4},
         CHECKS.of_pipeline("""\
 print("model window", card["preprocessing"]["window_hu"])
 print([line.strip() for line in source.splitlines() if "IntensityRange(" in line])"""),
@@ -144,7 +144,7 @@ print([line.strip() for line in source.splitlines() if "IntensityRange(" in line
         "Channels are written as labels: kidney and tumour change places.",
         "nnUNet#2500",
         {"channels": "raw"},
-        {"task": 0.4},
+        {"task": 0.5},
         CHECKS.of_pipeline("""\
 print("channels", card["channels"])
 print("labels", json.load(open("task/spec.json"))["output"]["labels"])"""),
@@ -154,7 +154,7 @@ print("labels", json.load(open("task/spec.json"))["output"]["labels"])"""),
         "The label map is saved in the network's grid, not the input's.",
         "TotalSegmentator#20",
         {"restore": "model_grid"},
-        {"task": 0.4, "S3": 0.1, "S4": 0.4},
+        {"task": 0.5, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.of_pipeline('print("resampled back:", "resample_from_to(" in source)'),
     ),
     Mistake(
@@ -162,7 +162,7 @@ print("labels", json.load(open("task/spec.json"))["output"]["labels"])"""),
         "The label map is flipped left to right on its way back.",
         "TotalSegmentator#509",
         {"restore": "flipped"},
-        {"task": 0.2},
+        {"task": 0.35},
         CHECKS.of_pipeline("""\
 print("flips on the way back:", "[::-1]" in source)"""),
     ),
@@ -171,7 +171,7 @@ print("flips on the way back:", "[::-1]" in source)"""),
         "The label map is saved with an identity affine.",
         "SimpleITK-Notebooks#244",
         {"restore": "identity"},
-        {"task": 0.4, "S3": 0.1, "S4": 0.4},
+        {"task": 0.5, "S2": 0.15, "S3": 0.35, "S4": 0.95},
         CHECKS.of_pipeline(
             'print("output affine", np.diag(out.affine), "identity:", "np.eye" in source)'
         ),
@@ -179,5 +179,5 @@ print("flips on the way back:", "[::-1]" in source)"""),
     # ----------------------------------------------------------------------------- S3, validate
     CLAIMS_HARD_CODED,
     # ------------------------------------------------------------------------- the whole frame
-    *frame_mistakes("outputs/{case}/dseg.nii.gz", COMPARE),
+    *frame_mistakes("outputs/{case}/dseg.nii.gz", COMPARE, edited=0.25),
 )

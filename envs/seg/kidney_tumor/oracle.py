@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from bat_env.stages import Stage
+from bat_env.tasks.choices import checkpoint
 from bat_env.tasks.scripts import Decision, ScriptCell
 
 S1, S2, S3, S4, S5 = Stage.S1, Stage.S2, Stage.S3, Stage.S4, Stage.S5
@@ -92,12 +93,7 @@ SETUP_CLAIMS = {
         'inputs = dict(dtype="float32", ndim=3, scaled=False)',
     ),
 }
-CHECKPOINT = {
-    "strict": ('net.load_state_dict(torch.load("/models/kidney_unet/models/model.pt")["model"])',),
-    "loose": (
-        'net.load_state_dict(torch.load("/models/kidney_unet/models/model.pt"), strict=False)',
-    ),
-}
+CHECKPOINT = checkpoint("kidney_unet", 'net = UNet(**meta["network"])').options
 MODE = {"eval": ("net.eval()",), "train": ()}
 INTENSITY = {
     "scaled": ("    x = MetaTensor(image.get_fdata(dtype=np.float32)[None], affine=image.affine)",),
@@ -208,7 +204,6 @@ def plan(c: dict[str, str], tier: str) -> list[ScriptCell]:
 def _network(c: dict[str, str]) -> tuple[str, ...]:
     return (
         META,
-        'net = UNet(**meta["network"])',
         *CHECKPOINT[c["checkpoint"]],
         *MODE[c["mode"]],
     )

@@ -6,85 +6,38 @@ thread; about two CPU-minutes. Also writes the public probe input and its privat
 
 from __future__ import annotations
 
-import gzip
+from typing import Any
 
-import nibabel as nib
-import numpy as np
 import torch
-from monai.data import MetaTensor
-from monai.losses import DiceCELoss
 from monai.networks.nets import UNet
-from monai.transforms import DivisiblePad, Orientation, ScaleIntensityRange, Spacing
+from monai.transforms import ScaleIntensityRange
 
 from bat_env.tasks import Task
-from bat_env.tasks.training import FIRST_INDEX, Training, descend, training_instances
+from bat_env.tasks.training import FIRST_INDEX, Training
+from bat_env.tasks.training_slices import fit_labels, labelled_slices
+
+__all__ = ["FIRST_INDEX", "dataset", "fit", "main"]
 
 INSTANCES = {"mini": 70, "full": 30}
 STEPS, BATCH, RATE = 1300, 24, 4e-3
 CANVAS = (96, 96)
 
 
-def read(data: bytes) -> nib.Nifti1Image:
-    """A NIfTI image from gzip-compressed bytes."""
-    return nib.Nifti1Image.from_bytes(gzip.decompress(data))
-
-
-def slices(task: Task, meta: dict, truth: bytes, data: bytes) -> tuple[torch.Tensor, torch.Tensor]:
-    """Network inputs (n, 1, h, w) and channel targets (n, h, w) of one case."""
-    card = meta["preprocessing"]
-    names = {name: value for value, name in task.spec.output.labels.items()}
-    channel_of = np.zeros(len(names), np.int64)
-    for channel, name in enumerate(meta["channels"]):
-        channel_of[names[name]] = channel
-    image, label = read(data), read(truth)
-    x = MetaTensor(image.get_fdata(dtype=np.float32)[None], affine=image.affine)
-    y = MetaTensor(np.asarray(label.dataobj, np.float32)[None], affine=label.affine)
-    orient, pad = Orientation(card["orientation"], labels=None), DivisiblePad((8, 8, 1))
-    x = Spacing(card["spacing_mm"])(orient(x))
-    y = Spacing(card["spacing_mm"], mode="nearest")(orient(y))
-    x, y = pad(ScaleIntensityRange(*card["window_hu"], 0, 1, clip=True)(x)), pad(y)
-    inputs = x.as_tensor().permute(3, 0, 1, 2)
-    targets = torch.from_numpy(channel_of[y.as_tensor()[0].numpy().astype(int)]).permute(2, 0, 1)
-    return inputs, targets
-
-
-def to_canvas(image: torch.Tensor, fill: float) -> torch.Tensor:
-    """Pad or crop the last two axes to CANVAS about their middle."""
-    shape = (*image.shape[:-2], *CANVAS)
-    out = torch.full(shape, fill, dtype=image.dtype)
-    take, put = [], []
-    for have, want in zip(image.shape[-2:], CANVAS, strict=True):
-        n, a, b = min(have, want), max(0, (have - want) // 2), max(0, (want - have) // 2)
-        take.append(slice(a, a + n))
-        put.append(slice(b, b + n))
-    out[..., put[0], put[1]] = image[..., take[0], take[1]]
-    return out
+def intensities(x: Any, pad: Any, card: Any) -> torch.Tensor:
+    """The card's window, from 0 to 1."""
+    return pad(ScaleIntensityRange(*card["window_hu"], 0, 1, clip=True)(x)).as_tensor()
 
 
 def dataset(task: Task, meta: dict) -> tuple[torch.Tensor, torch.Tensor]:
     """All training slices as two tensors."""
-    inputs, targets = [], []
-    for drawn in training_instances(task, INSTANCES, FIRST_INDEX):
-        for case in drawn.cases:
-            truth = drawn.private[f"{case}/dseg.nii.gz"]
-            x, y = slices(task, meta, truth, drawn.public[f"{case}/{task.spec.input_file}"])
-            inputs.append(to_canvas(x.half(), 0.0))
-            targets.append(to_canvas(y.to(torch.uint8), 0))
-    return torch.cat(inputs), torch.cat(targets)
+    return labelled_slices(task, meta, INSTANCES, CANVAS, intensities)
 
 
 def fit(meta: dict, inputs: torch.Tensor, targets: torch.Tensor) -> UNet:
-    """Train with Dice + cross-entropy; gain and offset of the input vary a little."""
+    """Train the card's network."""
     net = UNet(**meta["network"])
-    dice = DiceCELoss(to_onehot_y=True, softmax=True, include_background=False, batch=True)
-
-    def loss_of(step: int) -> torch.Tensor:
-        rows = torch.randint(len(inputs), (BATCH,))
-        x = inputs[rows].float()
-        x = x + 0.03 * torch.randn(BATCH, 1, 1, 1) + 0.02 * torch.randn_like(x)
-        return dice(net(x.clamp(0, 1)), targets[rows, None].long())
-
-    return descend(net, loss_of, steps=STEPS, rate=RATE)
+    how = {"steps": STEPS, "batch": BATCH, "rate": RATE, "shift": 0.03, "noise": 0.02}
+    return fit_labels(net, inputs, targets, **how)
 
 
 def main() -> None:

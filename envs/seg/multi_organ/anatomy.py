@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+
+from bat_env.tasks.drawing import between
+from bat_env.tasks.volumes import box_around
 
 AIR, LUNG = -1000.0, -850.0
 ORGANS = (
@@ -24,11 +26,6 @@ ORGANS = (
     "pancreas",
 )
 """Organs in the order of their labels 1, 2, ..."""
-
-
-def between(rng: np.random.Generator, low: float, high: float) -> float:
-    """A number from [low, high)."""
-    return float(low + (high - low) * rng.random())
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,8 @@ class Canvas:
         if isinstance(shape, Tube):
             return (slice(None),) * 3, self._tube(shape)
         (a, b, c), (p, q, r) = shape.centre, shape.radii
-        near = self._box(shape.centre, (p + abs(shape.shear) * r, q, r))
+        reach = (p + abs(shape.shear) * r, q, r)
+        near = box_around(self._to_voxel, self.hu.shape, shape.centre, reach)
         dx, dy = self.x[near] - np.float32(a), self.y[near] - np.float32(b)
         dz = self.z[near] - np.float32(c)
         if shape.shear:
@@ -133,16 +131,6 @@ class Canvas:
         dx = dx * np.float32(1 / shape.radii[0])
         dy = (self.y - np.float32(shape.centre[1])) * np.float32(1 / shape.radii[1])
         return dx * dx + dy * dy <= 1.0
-
-    def _box(self, centre: Any, reach: Any) -> tuple[slice, ...]:
-        """Voxels within ``reach`` (mm along x, y, z) of a point, and two more on each side."""
-        middle = self._to_voxel[:3, :3] @ np.asarray(centre, float) + self._to_voxel[:3, 3]
-        half = np.abs(self._to_voxel[:3, :3]) @ np.asarray(reach, float) + 2.0
-        low, high = (
-            np.floor(middle - half).astype(int),
-            np.ceil(middle + half).astype(int) + 1,
-        )
-        return tuple(slice(max(0, m), max(0, n)) for m, n in zip(low, high, strict=True))
 
 
 def draw_abdomen(rng: np.random.Generator, resected: Collection[str]) -> Abdomen:

@@ -8,26 +8,28 @@ gives the same bytes on every machine.
 
 from __future__ import annotations
 
-import functools
-import gzip
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
-import yaml
 
 from bat_env.tasks.discovery import load_sibling
+from bat_env.tasks.drawing import between, bytes_summed, case_names, generator, sizes_of
 from bat_env.tasks.instance import Generated
+from bat_env.tasks.volumes import (
+    AXCODES,
+    CT_SCALINGS,
+    Grid,
+    axes_along,
+    centred,
+    pack,
+    slice_spacing,
+    turn,
+)
 
 anatomy = load_sibling(__file__, "anatomy")
-between = anatomy.between
 
-AXCODES = ("RAS", "LPS", "LAS", "RPI", "PIR", "SRA", "ASL", "IPL")
-SCALINGS = ((1.0, 0.0), (1.0, -1024.0), (0.5, -512.0), (2.0, -1000.0))
-ALPHABET = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 TOP, BOTTOM = (116.0, 130.0), (-112.0, -98.0)
 LEAST_SHOWN = 0.3
 """An organ is out of the field of view, or at least this share of its height is in it."""
@@ -53,31 +55,6 @@ SCENES = (
 )
 
 
-@functools.cache
-def _sizes() -> dict[str, dict[str, Any]]:
-    text = Path(__file__).with_name("task.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)["sizes"]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A voxel grid in the world: shape, 4x4 affine, axis codes and voxel sizes in file order."""
-
-    shape: tuple[int, int, int]
-    affine: np.ndarray
-    axcodes: str
-    zooms: tuple[float, float, float]
-
-    def world(self) -> list[np.ndarray]:
-        """World x, y, z of every voxel, float32, by broadcast adds (exact on every machine)."""
-        i, j, k = (
-            np.arange(n, dtype=np.float32).reshape([-1 if a == b else 1 for b in range(3)])
-            for a, n in enumerate(self.shape)
-        )
-        rows = self.affine.astype(np.float32)
-        return [(row[0] * i + row[3]) + row[1] * j + row[2] * k for row in rows[:3]]
-
-
 def _grid(
     rng: np.random.Generator,
     size: Mapping[str, Any],
@@ -85,36 +62,14 @@ def _grid(
     heights: tuple[float, float],
 ) -> Grid:
     """A random grid between two heights (z, mm)."""
-    in_plane = round(between(rng, *size["in_plane_mm"]), 2)
-    by_world = (in_plane, in_plane, round(between(rng, *size["slice_mm"]), 1))
+    by_world = slice_spacing(rng, size)
     extent = [mm * between(rng, 0.96, 1.06) for mm in size["field_of_view_mm"]]
     extent.append(heights[1] - heights[0])
-    shape, zooms, matrix = [], [], np.zeros((3, 3))
-    for axis, code in enumerate(axcodes):
-        world, sign = {
-            "R": (0, 1),
-            "L": (0, -1),
-            "A": (1, 1),
-            "P": (1, -1),
-            "S": (2, 1),
-        }.get(code, (2, -1))
-        shape.append(round(extent[world] / by_world[world]))
-        zooms.append(by_world[world])
-        matrix[world, axis] = sign * by_world[world]
-    # A slight tilt about the head-foot axis; a rational rotation needs no sine.
-    t = round(between(rng, -0.04, 0.04), 3)
-    cos, sin = (1 - t * t) / (1 + t * t), 2 * t / (1 + t * t)
-    x, y = matrix[0].copy(), matrix[1].copy()
-    matrix[0], matrix[1] = cos * x - sin * y, sin * x + cos * y
-    affine = np.eye(4)
-    affine[:3, :3] = matrix
+    shape, zooms, matrix = axes_along(axcodes, by_world, extent)
+    # A slight tilt about the head-foot axis.
+    turn(matrix, 0, 1, round(between(rng, -0.04, 0.04), 3))
     centre = [between(rng, -8, 8), between(rng, -8, 8), (heights[0] + heights[1]) / 2]
-    for row in range(3):
-        middle = sum(matrix[row, a] * (shape[a] - 1) / 2 for a in range(3))
-        affine[row, 3] = centre[row] - middle
-    # What the header can hold, so that the file and the phantom agree to the last bit.
-    affine = affine.astype(np.float32).astype(np.float64)
-    return Grid((shape[0], shape[1], shape[2]), affine, axcodes, (zooms[0], zooms[1], zooms[2]))
+    return Grid(shape, centred(matrix, shape, centre), axcodes, zooms)
 
 
 def _heights(rng: np.random.Generator, view: str, organs: Mapping[str, Any]) -> tuple[float, float]:
@@ -140,22 +95,10 @@ def _noise(rng: np.random.Generator, shape: tuple[int, ...], sigma: float) -> np
 
     A sum of uniform bytes: exact, unlike a logarithm in a tail.
     """
-    total = rng.integers(0, 256, (4, *shape), dtype=np.uint8).astype(np.int16)
-    summed = (total[0] + total[1]) + (total[2] + total[3]) - 510
+    summed = bytes_summed(rng, shape)
     summed = summed + np.roll(summed, 1, 0)
     summed = summed + np.roll(summed, 1, 1)
     return summed.astype(np.float32) * np.float32(sigma / 295.6)
-
-
-def _pack(data: np.ndarray, affine: np.ndarray, slope: float, inter: float) -> bytes:
-    """gzip-compressed NIfTI-1 bytes of raw ``data``, without a time stamp."""
-    image = nib.Nifti1Image(data, affine)
-    image.header.set_slope_inter(slope, inter)
-    image.header.set_xyzt_units("mm")
-    image.set_sform(affine, 1)
-    for field in ("qform_code", "quatern_b", "quatern_c", "quatern_d"):
-        image.header[field] = 0  # A quaternion comes from LAPACK: not the same on every machine.
-    return gzip.compress(image.to_bytes(), compresslevel=1, mtime=0)
 
 
 def _case(
@@ -177,10 +120,9 @@ def _case(
     inside = canvas.hu > -900
     hu = canvas.hu + _noise(rng, grid.shape, between(rng, 14, 24))
     hu[inside] += np.float32(between(rng, -8, 8))
-    slope, inter = SCALINGS[scaling]
+    slope, inter = CT_SCALINGS[scaling]
     stored = np.rint((hu.clip(-1024, 1500) - inter) / slope).astype(np.int16)
     scaled = stored.astype(np.float64) * slope + inter
-    voxel_ml = grid.zooms[0] * grid.zooms[1] * grid.zooms[2] / 1000
     facts = {
         "orientation": grid.axcodes,
         "spacing_mm": list(grid.zooms),
@@ -188,23 +130,15 @@ def _case(
         "intensity_hu": [float(scaled.min()), float(scaled.max())],
         "scaled": bool(slope != 1 or inter != 0),
         "volumes_ml": {
-            name: round(int((canvas.labels == value).sum()) * voxel_ml, 3)
+            name: round(int((canvas.labels == value).sum()) * grid.voxel_ml, 3)
             for value, name in enumerate(anatomy.ORGANS, 1)
         },
     }
     return (
-        _pack(stored, grid.affine, slope, inter),
-        _pack(canvas.labels, grid.affine, 1.0, 0.0),
+        pack(stored, grid.affine, slope, inter),
+        pack(canvas.labels, grid.affine),
         facts,
     )
-
-
-def _names(rng: np.random.Generator, prefix: str, count: int) -> list[str]:
-    names: dict[str, None] = {}
-    while len(names) < count:
-        tail = "".join(ALPHABET[int(n)] for n in rng.integers(0, len(ALPHABET), 4))
-        names[f"{prefix}-{tail}"] = None
-    return list(names)
 
 
 def _plan(rng: np.random.Generator, size: Mapping[str, Any]) -> Iterator[tuple[str, Scene, int]]:
@@ -214,24 +148,24 @@ def _plan(rng: np.random.Generator, size: Mapping[str, Any]) -> Iterator[tuple[s
     orientations, has a scaled file, and lacks organs in at least half of its cases.
     """
     count = int(rng.integers(size["cases"][0], size["cases"][1] + 1))
-    codes, first = rng.permutation(len(AXCODES)), int(rng.integers(len(SCALINGS)))
+    codes, first = rng.permutation(len(AXCODES)), int(rng.integers(len(CT_SCALINGS)))
     start = int(rng.integers(len(SCENES)))
     for n in range(count):
         scene = SCENES[(start + n) % len(SCENES)]
-        yield AXCODES[codes[n % len(AXCODES)]], scene, (first + n) % len(SCALINGS)
+        yield AXCODES[codes[n % len(AXCODES)]], scene, (first + n) % len(CT_SCALINGS)
     yield (
         AXCODES[codes[count % len(AXCODES)]],
         SCENES[0],
-        (first + count) % len(SCALINGS),
+        (first + count) % len(CT_SCALINGS),
     )
 
 
 def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
     """Draw one instance: 3-6 CT cases, one further probe case, and their truth."""
-    rng = np.random.default_rng(np.random.PCG64(seed))
-    wanted = _sizes()[size]
+    rng = generator(seed)
+    wanted = sizes_of(__file__, size)
     plan = list(_plan(rng, wanted))
-    names = _names(rng, fiction["prefix"], len(plan))
+    names = case_names(rng, fiction["prefix"], len(plan))
     made = {name: _case(rng, wanted, *row) for name, row in zip(names, plan, strict=True)}
     cases, probe = tuple(sorted(names[:-1])), names[-1]
     facts = {case: made[case][2] for case in cases}

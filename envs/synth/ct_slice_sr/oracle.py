@@ -7,6 +7,7 @@ the same lines work on every instance.
 from __future__ import annotations
 
 from bat_env.stages import Stage
+from bat_env.tasks.choices import checkpoint
 from bat_env.tasks.workflow import Workflow, choice
 
 S1, S2, S3 = Stage.S1, Stage.S2, Stage.S3
@@ -60,18 +61,10 @@ FLOW = Workflow(
     ),
     output_fact='facts["output"] = dict(path=spec["output"]["path"], dtype="int16")',
     network=(
-        'net = AutoEncoder(**meta["network"])',
-        choice(
-            "checkpoint",
-            S2,
-            strict='net.load_state_dict(torch.load("/models/slice_net/models/model.pt")["model"])',
-            loose="net.load_state_dict("
-            'torch.load("/models/slice_net/models/model.pt"), strict=False)',
-        ),
+        checkpoint("slice_net", 'net = AutoEncoder(**meta["network"])'),
         "net.eval()",
     ),
     network_import="from monai.networks.nets import AutoEncoder",
-    probe='out = net(torch.from_numpy(np.load("/models/slice_net/probe.npy"))).detach()',
     claims=(
         choice(
             "setup_claims",

@@ -9,83 +9,45 @@ no BLAS), so that the same seed gives the same bytes on every machine.
 
 from __future__ import annotations
 
-import functools
-import gzip
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import nibabel as nib
 import numpy as np
-import yaml
 
+from bat_env.tasks.drawing import Rng, bell, between, case_names, generator, sizes_of
 from bat_env.tasks.instance import Generated
+from bat_env.tasks.volumes import (
+    AXCODES,
+    Grid,
+    axes_along,
+    box_around,
+    centred,
+    coordinates,
+    pack,
+    slice_spacing,
+    turn,
+)
 
-AXCODES = ("RAS", "LPS", "LAS", "RPI", "PIR", "SRA", "ASL", "IPL")
 SLOPES = (1.0, 0.25, 1.75, 0.0625)
-ALPHABET = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 
 # CT number in HU and T1-weighted MR signal, white matter being 1.
 AIR, SKIN, FAT, MUSCLE = (-1000.0, 0.02), (30.0, 0.5), (-95.0, 1.3), (55.0, 0.55)
 FLUID, GREY, WHITE, MUCOSA = (8.0, 0.25), (38.0, 0.72), (30.0, 1.0), (25.0, 0.42)
 EYE, LENS, TOOTH, CALCIUM = (12.0, 0.24), (85.0, 0.2), (1900.0, 0.04), (220.0, 0.3)
 
-Rng = np.random.Generator
 Tissue = tuple[float, float]
-
-
-@functools.cache
-def _sizes() -> dict[str, dict[str, Any]]:
-    text = Path(__file__).with_name("task.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)["sizes"]
-
-
-def _between(rng: Rng, low: float, high: float) -> float:
-    return float(low + (high - low) * rng.random())
-
-
-def _turn(matrix: np.ndarray, one: int, two: int, t: float) -> None:
-    """Rotate two rows of an affine; a rational rotation needs no sine."""
-    cos, sin = (1 - t * t) / (1 + t * t), 2 * t / (1 + t * t)
-    first, second = matrix[one].copy(), matrix[two].copy()
-    matrix[one], matrix[two] = cos * first - sin * second, sin * first + cos * second
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A voxel grid in the world: shape, 4x4 affine, axis codes and voxel sizes in file order."""
-
-    shape: tuple[int, ...]
-    affine: np.ndarray
-    axcodes: str
-    zooms: tuple[float, ...]
 
 
 def _grid(rng: Rng, size: Mapping[str, Any], axcodes: str) -> Grid:
     """A random grid about the head, slightly oblique."""
-    in_plane = round(_between(rng, *size["in_plane_mm"]), 2)
-    by_world = (in_plane, in_plane, round(_between(rng, *size["slice_mm"]), 1))
-    extent = [mm * _between(rng, 0.97, 1.05) for mm in size["field_of_view_mm"]]
-    shape, zooms, matrix = [], [], np.zeros((3, 3))
-    for axis, code in enumerate(axcodes):
-        world, sign = {"R": (0, 1), "L": (0, -1), "A": (1, 1), "P": (1, -1), "S": (2, 1)}.get(
-            code, (2, -1)
-        )
-        shape.append(round(extent[world] / by_world[world]))
-        zooms.append(by_world[world])
-        matrix[world, axis] = sign * by_world[world]
-    _turn(matrix, 0, 1, round(_between(rng, -0.04, 0.04), 3))
-    affine = np.eye(4)
-    affine[:3, :3] = matrix
-    centre = [_between(rng, -4, 4), _between(rng, -4, 4), _between(rng, *size["centre_mm"])]
-    for row in range(3):
-        middle = sum(matrix[row, a] * (shape[a] - 1) / 2 for a in range(3))
-        affine[row, 3] = centre[row] - middle
-    # What the header can hold, so that the file and the phantom agree to the last bit.
-    affine = affine.astype(np.float32).astype(np.float64)
-    return Grid(tuple(shape), affine, axcodes, tuple(zooms))
+    by_world = slice_spacing(rng, size)
+    extent = [mm * between(rng, 0.97, 1.05) for mm in size["field_of_view_mm"]]
+    shape, zooms, matrix = axes_along(axcodes, by_world, extent)
+    turn(matrix, 0, 1, round(between(rng, -0.04, 0.04), 3))
+    centre = [between(rng, -4, 4), between(rng, -4, 4), between(rng, *size["centre_mm"])]
+    return Grid(shape, centred(matrix, shape, centre), axcodes, zooms)
 
 
 class Canvas:
@@ -99,15 +61,9 @@ class Canvas:
 
     def __init__(self, grid: Grid, nod: float, scale: float) -> None:
         pose = grid.affine.copy()
-        _turn(pose, 1, 2, nod)
+        turn(pose, 1, 2, nod)
         pose[:3] *= 1 / scale
-        i, j, k = (
-            np.arange(n, dtype=np.float32).reshape([-1 if a == b else 1 for b in range(3)])
-            for a, n in enumerate(grid.shape)
-        )
-        self.x, self.y, self.z = (
-            (row[0] * i + row[3]) + row[1] * j + row[2] * k for row in pose.astype(np.float32)[:3]
-        )
+        self.x, self.y, self.z = coordinates(grid.shape, pose)
         # LAPACK may round differently elsewhere: for bounds with a margin only.
         self._to_voxel = np.linalg.inv(pose)
         self.ct = np.full(grid.shape, AIR[0], np.float32)
@@ -141,20 +97,14 @@ class Canvas:
 
     def _inside(self, centre: Any, radii: Any, lean: float) -> tuple[tuple[slice, ...], np.ndarray]:
         (a, b, c), (p, q, r) = centre, radii
-        near = self._box(centre, (p, q + abs(lean) * r, r))
+        reach = (p, q + abs(lean) * r, r)
+        near = box_around(self._to_voxel, self.ct.shape, centre, reach)
         dz = self.z[near] - np.float32(c)
         dx, dy = self.x[near] - np.float32(a), self.y[near] - np.float32(b)
         if lean:
             dy = dy - np.float32(lean) * dz
         dx, dy, dz = dx * np.float32(1 / p), dy * np.float32(1 / q), dz * np.float32(1 / r)
         return near, dx * dx + dy * dy + dz * dz <= 1.0
-
-    def _box(self, centre: Any, reach: Any) -> tuple[slice, ...]:
-        """Voxels within ``reach`` (mm along x, y, z) of a point, and two more on each side."""
-        middle = self._to_voxel[:3, :3] @ np.asarray(centre, float) + self._to_voxel[:3, 3]
-        half = np.abs(self._to_voxel[:3, :3]) @ np.asarray(reach, float) + 2.0
-        low, high = np.floor(middle - half).astype(int), np.ceil(middle + half).astype(int) + 1
-        return tuple(slice(max(0, m), max(0, n)) for m, n in zip(low, high, strict=True))
 
 
 @dataclass(frozen=True)
@@ -170,23 +120,23 @@ class Head:
     def draw(cls, rng: Rng) -> Head:
         """A random adult."""
         return cls(
-            cranium=(_between(rng, 69, 76), _between(rng, 86, 94), _between(rng, 72, 79)),
-            bone=(_between(rng, 1050, 1400), 0.05),
-            marrow=(_between(rng, 330, 560), _between(rng, 0.6, 0.9)),
-            thick=_between(rng, 6.5, 9.5),
+            cranium=(between(rng, 69, 76), between(rng, 86, 94), between(rng, 72, 79)),
+            bone=(between(rng, 1050, 1400), 0.05),
+            marrow=(between(rng, 330, 560), between(rng, 0.6, 0.9)),
+            thick=between(rng, 6.5, 9.5),
         )
 
 
 def _outline(rng: Rng, head: Head) -> list[tuple[Any, Any]]:
     """Ellipsoids whose union is the surface of the head: cranium, face, jaw, nose, neck, ears."""
-    scalp = _between(rng, 5, 8)
-    chin = _between(rng, -98, -90)
+    scalp = between(rng, 5, 8)
+    chin = between(rng, -98, -90)
     shapes: list[tuple[Any, Any]] = [
         ((0, 0, 0), [r + scalp for r in head.cranium]),
-        ((0, 40, -45), (_between(rng, 60, 66), 56, 55)),
-        ((0, 46, chin + 8), (_between(rng, 44, 50), 48, 32)),
-        ((0, 93, -48), (11, _between(rng, 13, 18), 19)),
-        ((0, -16, -110), (_between(rng, 55, 63), _between(rng, 54, 62), 75)),
+        ((0, 40, -45), (between(rng, 60, 66), 56, 55)),
+        ((0, 46, chin + 8), (between(rng, 44, 50), 48, 32)),
+        ((0, 93, -48), (11, between(rng, 13, 18), 19)),
+        ((0, -16, -110), (between(rng, 55, 63), between(rng, 54, 62), 75)),
     ]
     return shapes + [((side * (head.cranium[0] + 1), -6, -24), (9, 15, 21)) for side in (-1, 1)]
 
@@ -195,19 +145,19 @@ def _soft_tissue(canvas: Canvas, rng: Rng, shapes: list[tuple[Any, Any]]) -> Non
     """Skin, the fat below it, and muscle."""
     canvas.fill(canvas.union(shapes, 0.0), SKIN)
     canvas.fill(canvas.union(shapes, -2.5), FAT)
-    canvas.fill(canvas.union(shapes[1:5], -_between(rng, 6, 11)), MUSCLE)
+    canvas.fill(canvas.union(shapes[1:5], -between(rng, 6, 11)), MUSCLE)
     for side in (-1, 1):
-        spot = (side * 67, _between(rng, 14, 22), -18)
-        canvas.ellipsoid(spot, (12, 28, _between(rng, 26, 34)), MUSCLE)
+        spot = (side * 67, between(rng, 14, 22), -18)
+        canvas.ellipsoid(spot, (12, 28, between(rng, 26, 34)), MUSCLE)
         for n in range(5):  # Fat between muscles of face and neck.
-            spot = (side * _between(rng, 18, 50), _between(rng, -45, 60), -72 - 9 * n)
-            canvas.ellipsoid(spot, (_between(rng, 4, 9), _between(rng, 8, 18), 6), FAT)
+            spot = (side * between(rng, 18, 50), between(rng, -45, 60), -72 - 9 * n)
+            canvas.ellipsoid(spot, (between(rng, 4, 9), between(rng, 8, 18), 6), FAT)
 
 
 def _skull(canvas: Canvas, rng: Rng, head: Head) -> None:
     """Outer table, marrow, inner table, and the fluid within, uneven in thickness."""
     p, q, r = head.cranium
-    shift = (_between(rng, -1, 1), _between(rng, -2, 2), _between(rng, -1, 1))
+    shift = (between(rng, -1, 1), between(rng, -2, 2), between(rng, -1, 1))
     layers = ((0.0, head.bone), (2.6, head.marrow), (head.thick - 2.6, head.bone))
     for depth, tissue in (*layers, (head.thick, FLUID)):
         part = depth / head.thick
@@ -217,23 +167,23 @@ def _skull(canvas: Canvas, rng: Rng, head: Head) -> None:
 
 def _brain(canvas: Canvas, rng: Rng, head: Head) -> None:
     """Grey and white matter, gyri, sulci, ventricles, cerebellum and deep nuclei."""
-    p, q, r = (radius - head.thick - _between(rng, 2, 4) for radius in head.cranium)
+    p, q, r = (radius - head.thick - between(rng, 2, 4) for radius in head.cranium)
     canvas.ellipsoid((0, 0, 0), (p, q, r), GREY)
     canvas.ellipsoid((0, 0, 2), (p - 8, q - 9, r - 8), WHITE)
     for n in range(170):
-        u = [_between(rng, -1, 1) for _ in range(3)]
+        u = [between(rng, -1, 1) for _ in range(3)]
         length = math.sqrt(u[0] * u[0] + u[1] * u[1] + u[2] * u[2]) + 1e-3
-        depth = _between(rng, 0.84, 0.97)
+        depth = between(rng, 0.84, 0.97)
         spot = [depth * a * b / length for a, b in zip(u, (p, q, r), strict=True)]
         # A sheet that points to the middle: thin along the axis that it is nearest to.
-        radii = [_between(rng, 6, 11) for _ in range(3)]
-        radii[min(range(3), key=lambda axis: abs(u[axis]))] = _between(rng, 1.4, 2.6)
+        radii = [between(rng, 6, 11) for _ in range(3)]
+        radii[min(range(3), key=lambda axis: abs(u[axis]))] = between(rng, 1.4, 2.6)
         canvas.ellipsoid(spot, radii, (WHITE, FLUID, GREY)[n % 3])
     canvas.ellipsoid((0, 2, 12), (1.2, q - 3, r - 14), FLUID)
     for side in (-1, 1):
-        spot, tall = (side * _between(rng, 11, 14), _between(rng, -6, 2), 6), _between(rng, 8, 13)
+        spot, tall = (side * between(rng, 11, 14), between(rng, -6, 2), 6), between(rng, 8, 13)
         canvas.ellipsoid((side * 21, 6, 0), (10, 20, 12), GREY)
-        canvas.ellipsoid(spot, (_between(rng, 4, 9), _between(rng, 26, 36), tall), FLUID, 0.3)
+        canvas.ellipsoid(spot, (between(rng, 4, 9), between(rng, 26, 36), tall), FLUID, 0.3)
         canvas.ellipsoid((side * 13, -24, 2), (2.5, 2.5, 2.5), CALCIUM)
         canvas.ellipsoid((side * 24, -46, -44), (27, 27, 20), GREY)
         canvas.ellipsoid((side * 22, -44, -43), (17, 18, 11), WHITE)
@@ -248,16 +198,16 @@ def _skull_base(canvas: Canvas, rng: Rng, head: Head) -> None:
     canvas.ellipsoid((0, 6, -50), (15, 15, 5), head.marrow)
     for side in (-1, 1):
         canvas.ellipsoid((side * 36, -8, -46), (25, 9, 9), head.bone)
-        spot, size = (side * 55, -22, -52), (_between(rng, 11, 14), 15, _between(rng, 15, 19))
+        spot, size = (side * 55, -22, -52), (between(rng, 11, 14), 15, between(rng, 15, 19))
         canvas.ellipsoid(spot, size, head.bone)
         # Cells of air in bone: both are dark in MR.
         for _ in range(int(rng.integers(5, 13))):
-            cell = [a + _between(rng, -0.62, 0.62) * b for a, b in zip(spot, size, strict=True)]
-            canvas.ellipsoid(cell, [_between(rng, 2.2, 5) for _ in range(3)], AIR)
+            cell = [a + between(rng, -0.62, 0.62) * b for a, b in zip(spot, size, strict=True)]
+            canvas.ellipsoid(cell, [between(rng, 2.2, 5) for _ in range(3)], AIR)
         canvas.ellipsoid((side * 60, -6, -40), (15, 3.2, 3.2), AIR)
     canvas.ellipsoid((0, 26, -42), (21, 19, 16), head.bone)
-    sinus = (_between(rng, 9, 17), _between(rng, 9, 15), _between(rng, 7, 12))
-    canvas.ellipsoid((_between(rng, -3, 3), 26, -42), sinus, _cavity(rng, 0.12))
+    sinus = (between(rng, 9, 17), between(rng, 9, 15), between(rng, 7, 12))
+    canvas.ellipsoid((between(rng, -3, 3), 26, -42), sinus, _cavity(rng, 0.12))
     span = (-200.0, -60.0)
     for low in range(-180, -60, 19):
         canvas.tube((0, -14), (16, 13), head.bone, (low, low + 15))
@@ -284,34 +234,34 @@ def _face(canvas: Canvas, rng: Rng, head: Head) -> None:
         canvas.ellipsoid((side * 28, 52, -30), (3, 20, 3), WHITE)
         for tilt in (-1, 1):
             canvas.ellipsoid((side * 31, 58, -30 + tilt * 11), (5, 18, 2.5), MUSCLE)
-        eye = (side * _between(rng, 30, 33), front - 14, -30)
+        eye = (side * between(rng, 30, 33), front - 14, -30)
         canvas.ellipsoid(eye, (12.5, 12.5, 12.5), SKIN)
         canvas.ellipsoid(eye, (11.5, 11.5, 11.5), EYE)
         canvas.ellipsoid((eye[0], eye[1] + 9, eye[2]), (4.5, 2.5, 4.5), LENS)
-        sinus = [_between(rng, 11, 17), _between(rng, 13, 19), _between(rng, 12, 19)]
+        sinus = [between(rng, 11, 17), between(rng, 13, 19), between(rng, 12, 19)]
         canvas.ellipsoid((side * 27, 60, -66), [a + 2.8 for a in sinus], head.bone)
         canvas.ellipsoid((side * 27, 60, -66), sinus, MUCOSA)
-        swollen = _between(rng, 0.5, 2.5) if rng.random() > 0.15 else 20.0
+        swollen = between(rng, 0.5, 2.5) if rng.random() > 0.15 else 20.0
         canvas.ellipsoid((side * 27, 60, -66), [max(1.0, a - swollen) for a in sinus], AIR)
         canvas.ellipsoid((side * 47, 20, -78), (6, 13, 30), head.bone, 0.25)
         canvas.ellipsoid((side * 47, 20, -78), (3, 9, 24), head.marrow, 0.25)
         if rng.random() > 0.25:
-            wide, tall = _between(rng, 6, 17), _between(rng, 6, 20)
+            wide, tall = between(rng, 6, 17), between(rng, 6, 20)
             spot = (side * wide * 0.9, front - 7, -12 + 0.4 * tall)
             canvas.ellipsoid(spot, (wide + 2.5, 9, tall + 2.5), head.bone, -0.2)
-            canvas.ellipsoid(spot, (wide, _between(rng, 4, 7), tall), _cavity(rng, 0.15), -0.2)
+            canvas.ellipsoid(spot, (wide, between(rng, 4, 7), tall), _cavity(rng, 0.15), -0.2)
     _nose_and_mouth(canvas, rng, head)
 
 
 def _nose_and_mouth(canvas: Canvas, rng: Rng, head: Head) -> None:
     canvas.ellipsoid((0, 60, -36), (13, 24, 15), head.bone)
     for _ in range(14):
-        cell = (_between(rng, -9, 9), _between(rng, 44, 78), _between(rng, -46, -28))
-        canvas.ellipsoid(cell, [_between(rng, 3, 5.5) for _ in range(3)], AIR)
+        cell = (between(rng, -9, 9), between(rng, 44, 78), between(rng, -46, -28))
+        canvas.ellipsoid(cell, [between(rng, 3, 5.5) for _ in range(3)], AIR)
     canvas.ellipsoid((0, 66, -62), (12, 30, 18), MUCOSA)
     for side in (-1, 1):
         spot = (side * 6, 64, -62)
-        canvas.ellipsoid(spot, (_between(rng, 3, 5.5), 30, _between(rng, 12, 16)), AIR)
+        canvas.ellipsoid(spot, (between(rng, 3, 5.5), 30, between(rng, 12, 16)), AIR)
     canvas.ellipsoid((0, 52, -80), (30, 32, 5), head.bone)
     canvas.ellipsoid((0, 42, -114), (42, 46, 12), head.bone)
     canvas.ellipsoid((0, 42, -114), (38, 42, 8), head.marrow)
@@ -321,11 +271,11 @@ def _nose_and_mouth(canvas: Canvas, rng: Rng, head: Head) -> None:
         x = n * 5.2
         y = 80 - x * x / 28
         for z in (-87, -99):
-            tooth = (2.4, 3.0, _between(rng, 5, 6.5))
+            tooth = (2.4, 3.0, between(rng, 5, 6.5))
             canvas.ellipsoid((x, y, z), tooth, TOOTH if rng.random() > 0.06 else MUCOSA)
-    wide = _between(rng, 6, 11)
+    wide = between(rng, 6, 11)
     canvas.ellipsoid((0, 12, -78), (wide, 8, 26), AIR)
-    canvas.tube((0, 8), (wide, _between(rng, 6, 9)), AIR, (-200.0, -88.0))
+    canvas.tube((0, 8), (wide, between(rng, 6, 9)), AIR, (-200.0, -88.0))
 
 
 def _partial_volume(values: np.ndarray) -> np.ndarray:
@@ -341,29 +291,11 @@ def _partial_volume(values: np.ndarray) -> np.ndarray:
 def _signal(canvas: Canvas, rng: Rng, noise: float) -> np.ndarray:
     """The magnitude image: coil shading, then the length of a complex number with noise."""
     x, y, z = (axis * np.float32(0.01) for axis in (canvas.x, canvas.y, canvas.z))
-    a, b, c, d, e = (np.float32(_between(rng, -0.18, 0.18)) for _ in range(5))
+    a, b, c, d, e = (np.float32(between(rng, -0.18, 0.18)) for _ in range(5))
     shading = (np.float32(1) + a * x) + (b * y + c * z) + (d * x * x + e * y * z)
-    real = _partial_volume(canvas.mr) * shading + _noise(rng, canvas.mr.shape, noise)
-    other = _noise(rng, canvas.mr.shape, noise)
+    real = _partial_volume(canvas.mr) * shading + bell(rng, canvas.mr.shape, noise)
+    other = bell(rng, canvas.mr.shape, noise)
     return np.sqrt(real * real + other * other)
-
-
-def _noise(rng: Rng, shape: tuple[int, ...], sigma: float) -> np.ndarray:
-    """Bell-shaped noise as a sum of four uniform bytes: exact, unlike a logarithm in a tail."""
-    total = rng.integers(0, 256, (4, *shape), dtype=np.uint8).astype(np.int16)
-    summed = (total[0] + total[1]) + (total[2] + total[3]) - 510
-    return summed.astype(np.float32) * np.float32(sigma / 147.8)
-
-
-def _pack(data: np.ndarray, affine: np.ndarray, slope: float = 1.0) -> bytes:
-    """gzip-compressed NIfTI-1 bytes of raw ``data``, without a time stamp."""
-    image = nib.Nifti1Image(data, affine)
-    image.header.set_slope_inter(slope, 0.0)
-    image.header.set_xyzt_units("mm")
-    image.set_sform(affine, 1)
-    for field in ("qform_code", "quatern_b", "quatern_c", "quatern_d"):
-        image.header[field] = 0  # A quaternion comes from LAPACK: not the same on every machine.
-    return gzip.compress(image.to_bytes(), compresslevel=1, mtime=0)
 
 
 @dataclass(frozen=True)
@@ -377,7 +309,7 @@ class Made:
 
 def _case(rng: Rng, size: Mapping[str, Any], axcodes: str, slope: float) -> Made:
     grid = _grid(rng, size, axcodes)
-    canvas = Canvas(grid, round(_between(rng, -0.05, 0.05), 3), _between(rng, 0.95, 1.05))
+    canvas = Canvas(grid, round(between(rng, -0.05, 0.05), 3), between(rng, 0.95, 1.05))
     head = Head.draw(rng)
     shapes = _outline(rng, head)
     _soft_tissue(canvas, rng, shapes)
@@ -388,8 +320,8 @@ def _case(rng: Rng, size: Mapping[str, Any], axcodes: str, slope: float) -> Made
     body, region = canvas.union(shapes, 0.0), canvas.union(shapes, 5.0)
     canvas.fill(~body, AIR)
     # An MR scanner's unit means nothing: white matter is anywhere between 60 and 1100.
-    white = 60 * (1 + _between(rng, 0, 1.1)) * (1, 2.4, 5, 8.5)[int(rng.integers(4))]
-    signal = _signal(canvas, rng, _between(rng, *size["noise"])) * np.float32(white)
+    white = 60 * (1 + between(rng, 0, 1.1)) * (1, 2.4, 5, 8.5)[int(rng.integers(4))]
+    signal = _signal(canvas, rng, between(rng, *size["noise"])) * np.float32(white)
     stored = np.rint(signal * np.float32(1 / slope)).clip(0, 32767).astype(np.int16)
     truth = np.rint(_partial_volume(canvas.ct)).astype(np.int16)
     inside = int(region.sum())
@@ -403,23 +335,15 @@ def _case(rng: Rng, size: Mapping[str, Any], axcodes: str, slope: float) -> Made
     }
     return Made(
         {
-            "mr.nii.gz": _pack(stored, grid.affine, slope),
-            "mask.nii.gz": _pack(region.astype(np.uint8), grid.affine),
+            "mr.nii.gz": pack(stored, grid.affine, slope),
+            "mask.nii.gz": pack(region.astype(np.uint8), grid.affine),
         },
         {
-            "synth.nii.gz": _pack(truth, grid.affine),
-            "mask.nii.gz": _pack(body.astype(np.uint8), grid.affine),
+            "synth.nii.gz": pack(truth, grid.affine),
+            "mask.nii.gz": pack(body.astype(np.uint8), grid.affine),
         },
         facts,
     )
-
-
-def _names(rng: Rng, prefix: str, count: int) -> list[str]:
-    names: dict[str, None] = {}
-    while len(names) < count:
-        tail = "".join(ALPHABET[int(n)] for n in rng.integers(0, len(ALPHABET), 4))
-        names[f"{prefix}-{tail}"] = None
-    return list(names)
 
 
 def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
@@ -428,11 +352,11 @@ def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
     Cases start at a random place in the orientations and slopes and walk on, so that every
     instance mixes both.
     """
-    rng = np.random.default_rng(np.random.PCG64(seed))
-    wanted = _sizes()[size]
+    rng = generator(seed)
+    wanted = sizes_of(__file__, size)
     count = int(rng.integers(wanted["cases"][0], wanted["cases"][1] + 1)) + 1
     codes, first = rng.permutation(len(AXCODES)), int(rng.integers(len(SLOPES)))
-    names = _names(rng, fiction["prefix"], count)
+    names = case_names(rng, fiction["prefix"], count)
     made = {
         name: _case(rng, wanted, AXCODES[codes[n]], SLOPES[(first + n) % len(SLOPES)])
         for n, name in enumerate(names)

@@ -39,7 +39,7 @@ MISTAKES = (
         "Orientation and spacing are assumed instead of read from the headers.",
         "nnUNet#2897",
         {"geometry": "assumed"},
-        {"S1": 0.2},
+        {"S1": 0.25},
         CHECKS.of_plan("""\
 for case, image in zip(cases, images):
     print(case, "plan", facts["orientations"].get(case), "file", nib.aff2axcodes(image.affine))
@@ -50,7 +50,7 @@ print("plan", facts["spacing_mm"], "first file", image.header.get_zooms())"""),
         "The plan takes stored integers for the signal: the slope of the header is ignored.",
         "pylidc PR#32",
         {"signal": "stored"},
-        {"S1": 0.1},
+        {"S1": 0.25},
         CHECKS.of_plan("""\
 values = [image.get_fdata() for image in images]
 print("plan", facts["signal_range"])
@@ -77,17 +77,17 @@ for case, image, mask in zip(cases, images, masks):
 for case, image in zip(cases, images):
     print(case, image.get_data_dtype(), image.ndim, image.dataobj.slope, image.dataobj.inter)""",
     ),
-    CHECKS.loose_checkpoint({"task": 0.4, "S2": 0.1, "S4": 0.3}),
+    CHECKS.loose_checkpoint({"task": 0.5, "S2": 0.15}),
     CHECKS.training_mode(
         "The network predicts in training mode: every case is normalised by its own statistics.",
-        {"S2": 0.1},
+        {"S2": 0.15},
     ),
     Mistake(
         "statistics_of_the_volume",
         "Mean and standard deviation are taken over the whole volume, air included.",
         "nnUNet#1680",
         {"normalise": "volume"},
-        {"task": 0.1},
+        {"task": 0.2},
         CHECKS.against("statistics from", 'card["preprocessing"]["statistics_from"]', "mr = (mr"),
     ),
     Mistake(
@@ -95,7 +95,7 @@ for case, image in zip(cases, images):
         "MR is scaled from its minimum and maximum to 0 and 1.",
         "common",
         {"normalise": "range"},
-        {"task": 0.2},
+        {"task": 0.5},
         CHECKS.against("statistics from", 'card["preprocessing"]["statistics_from"]', "mr = "),
     ),
     Mistake(
@@ -103,7 +103,7 @@ for case, image in zip(cases, images):
         "MR goes into the network in the scanner's unit, as CT would.",
         "MedSAM#101",
         {"normalise": "none"},
-        {"task": 0.3},
+        {"task": 0.5},
         CHECKS.of_pipeline("""\
 values = image.get_fdata()[region]
 print("MR in the mask, mean", round(values.mean(), 1), "deviation", round(values.std(), 1))
@@ -114,7 +114,7 @@ print([line.strip() for line in source.splitlines() if "mr = " in line])"""),
         "Arrays go into the network in the file's axis order and direction.",
         "nnUNet#2768",
         {"orient": "file"},
-        {"task": 0.1},
+        {"task": 0.25},
         CHECKS.of_pipeline("""\
 print("axes", nib.aff2axcodes(image.affine), "model axes", card["preprocessing"]["orientation"])
 print("Orientation called:", "Orientation(" in source)"""),
@@ -124,7 +124,7 @@ print("Orientation called:", "Orientation(" in source)"""),
         "Arrays are resampled to 2 mm, the usual grid of head MR, not to the card's spacing.",
         "common",
         {"resample": "habit"},
-        {"task": 0.1},
+        {"task": 0.15},
         CHECKS.of_pipeline("""\
 print("spacing", image.header.get_zooms(), "model", card["preprocessing"]["spacing_mm"])
 print([line.strip() for line in source.splitlines() if " Spacing(" in line])"""),
@@ -142,7 +142,7 @@ print([line.strip() for line in source.splitlines() if " Spacing(" in line])""")
         "The network's output is saved as it comes, not in Hounsfield units.",
         "nnUNet#1680",
         {"unit": "raw"},
-        {"task": 0.4},
+        {"task": 0.5},
         CHECKS.against("unit, HU", 'card["postprocessing"]["output_unit_hu"]', "y = "),
     ),
     Mistake(
@@ -150,7 +150,7 @@ print([line.strip() for line in source.splitlines() if " Spacing(" in line])""")
         "1024 is added, as if Hounsfield units were stored as unsigned integers.",
         "pylidc PR#32",
         {"unit": "shifted"},
-        {"task": 0.4, "S3": 0.1},
+        {"task": 0.5, "S3": 0.15},
         CHECKS.against("unit, HU", 'card["postprocessing"]["output_unit_hu"]', "y = "),
     ),
     Mistake(
@@ -158,7 +158,7 @@ print([line.strip() for line in source.splitlines() if " Spacing(" in line])""")
         "The output is cut to a soft tissue window: bone is lost.",
         "MedSAM#101",
         {"unit": "window"},
-        {"task": 0.3},
+        {"task": 0.25},
         CHECKS.against("unit, HU", 'card["postprocessing"]["output_unit_hu"]', "y = "),
     ),
     Mistake(
@@ -166,7 +166,7 @@ print([line.strip() for line in source.splitlines() if " Spacing(" in line])""")
         "The output is flipped left to right on its way back.",
         "TotalSegmentator#509",
         {"affine": "mirrored"},
-        {"task": 0.05},
+        {"task": 0.3},
         CHECKS.of_pipeline('print("flips on the way back:", "[::-1]" in source)'),
     ),
     Mistake(
@@ -174,7 +174,7 @@ print([line.strip() for line in source.splitlines() if " Spacing(" in line])""")
         "The output is saved in the network's grid, not the MR's.",
         "TotalSegmentator#20",
         {"restore": "model_grid"},
-        {"task": 0.4, "S3": 0.1, "S4": 0.4},
+        {"task": 0.5, "S2": 0.15, "S3": 0.35, "S4": 0.95},
         CHECKS.of_pipeline('print("resampled back:", "resample_from_to(" in source)'),
     ),
     Mistake(
@@ -182,7 +182,7 @@ print([line.strip() for line in source.splitlines() if " Spacing(" in line])""")
         "The output is saved with an identity affine.",
         "SimpleITK-Notebooks#244",
         {"restore": "no_affine"},
-        {"task": 0.4, "S3": 0.1, "S4": 0.4},
+        {"task": 0.5, "S2": 0.15, "S3": 0.35, "S4": 0.95},
         CHECKS.of_pipeline(
             'print("output affine", np.diag(out.affine), "identity:", "np.eye" in source)'
         ),
@@ -192,7 +192,7 @@ print([line.strip() for line in source.splitlines() if " Spacing(" in line])""")
         "The output is made unsigned: everything below water becomes 0.",
         "nnUNet#1680",
         {"dtype": "unsigned"},
-        {"task": 0.1, "S3": 0.1},
+        {"task": 0.15, "S3": 0.15},
         CHECKS.of_pipeline('print("share of 0 HU", round(float((ct == 0).mean()), 2))'),
     ),
     # ----------------------------------------------------------------------------- S3, validate

@@ -8,20 +8,17 @@ and by its letter: who does not look at the frames is right in one case of four.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import yaml
 
+from bat_env.tasks.drawing import Rng, between, case_names, generator, sizes_of
 from bat_env.tasks.instance import Generated
 from bat_env.tasks.png import encode_png
 
-ALPHABET: Final = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 LETTERS: Final = "ABCD"
 WHITE: Final = 255
 TYPICAL_CONFIDENCE: Final = 0.85
@@ -63,17 +60,6 @@ PHRASES: Final = {
         "How large is the fractional area change of the left ventricle?",
     ),
 }
-
-Rng = np.random.Generator
-
-
-@functools.cache
-def _config() -> dict[str, Any]:
-    return yaml.safe_load(Path(__file__).with_name("task.yaml").read_text(encoding="utf-8"))
-
-
-def _between(rng: Rng, low: float, high: float) -> float:
-    return float(low + (high - low) * rng.random())
 
 
 # ------------------------------------------------------------------------------------ questions
@@ -117,8 +103,8 @@ def _squeezes(rng: Rng, count: int) -> list[float]:
     """Contraction over one beat, from any moment of it; a frame follows end-systole."""
     rising = 1 if count == 4 else int(rng.integers(1, 3))
     falling = count - 2 - rising
-    up = sorted(_between(rng, 0.2, 0.94) for _ in range(rising))
-    down = sorted((_between(rng, 0.05, 0.92) for _ in range(falling)), reverse=True)
+    up = sorted(between(rng, 0.2, 0.94) for _ in range(rising))
+    down = sorted((between(rng, 0.05, 0.92) for _ in range(falling)), reverse=True)
     cycle = [0.0, *up, 1.0, *down]
     starts = [n for n in range(count) if cycle[(n + count - 1) % count] < 1.0]
     start = starts[int(rng.integers(len(starts)))]
@@ -133,7 +119,7 @@ def _beat(rng: Rng, kind: str, answer: str) -> Beat:
     while len(times) < many:
         times.append(times[-1] + int(rng.integers(70, 150)))
     numbers = [int(n) + 1 for n in rng.permutation(many)]
-    walls, change = (True, True), _between(rng, 0.3, 0.5)
+    walls, change = (True, True), between(rng, 0.3, 0.5)
     if kind in ("diastole", "systole", "after"):
         place = {
             "diastole": squeeze.index(0.0),
@@ -144,16 +130,16 @@ def _beat(rng: Rng, kind: str, answer: str) -> Beat:
         other = numbers.index(wanted)
         numbers[place], numbers[other] = numbers[other], numbers[place]
         if rng.random() < 0.3:
-            walls, change = list(WALLS.values())[int(rng.integers(2))], _between(rng, 0.22, 0.3)
+            walls, change = list(WALLS.values())[int(rng.integers(2))], between(rng, 0.22, 0.3)
     elif kind == "change":
         low, high = CHANGES[answer]
-        change = _between(rng, low, high)
+        change = between(rng, low, high)
         if change < 0.25 and rng.random() < 0.5:
             walls = list(WALLS.values())[int(rng.integers(2))]
     else:
         meant = WALLS[answer]
         walls = meant if kind == "moving" else (not meant[0], not meant[1])
-        change = (0.0, _between(rng, 0.225, 0.31), _between(rng, 0.35, 0.46))[sum(walls)]
+        change = (0.0, between(rng, 0.225, 0.31), between(rng, 0.35, 0.46))[sum(walls)]
     return Beat(tuple(squeeze), tuple(times), tuple(numbers), walls, change)
 
 
@@ -191,7 +177,7 @@ def _ramp(distance: np.ndarray, soft: float) -> np.ndarray:
     return np.clip(distance / soft + 0.5, 0, 1)
 
 
-def _field(rng: Rng, shape: tuple[int, int], rows: int, columns: int) -> np.ndarray:
+def smooth_field(rng: Rng, shape: tuple[int, int], rows: int, columns: int) -> np.ndarray:
     """Smooth noise in [0, 1]: a coarse random grid, linearly interpolated."""
     grid = rng.random((rows + 1, columns + 1))
     down = np.arange(shape[0]) * (rows / shape[0])
@@ -212,25 +198,25 @@ class Heart:
     def __init__(self, rng: Rng, height: int, width: int, beat: Beat) -> None:
         self.beat = beat
         self.shape = (height, width)
-        zoom, turn = _between(rng, 0.94, 1.1), _between(rng, -0.1, 0.1)
+        zoom, turn = between(rng, 0.94, 1.1), between(rng, -0.1, 0.1)
         y = (((np.arange(height) + 0.5) * (2 / height) - 1)[:, None] - 0.02) / zoom
         x = ((np.arange(width) + 0.5) * (2 / width) - 1)[None, :]
-        x = (x - _between(rng, -0.06, 0.06)) / zoom
+        x = (x - between(rng, -0.06, 0.06)) / zoom
         # A rotation without sine and cosine.
         cosine, sine = (1 - turn * turn) / (1 + turn * turn), 2 * turn / (1 + turn * turn)
         self.x, self.y = x * cosine - y * sine, x * sine + y * cosine
         self.fan_x, self.fan_y = x * zoom, y * zoom + 1.08
-        self.top, self.length = _between(rng, -0.76, -0.68), _between(rng, 0.92, 1.02)
-        self.axis, self.lean = _between(rng, 0.2, 0.26), _between(rng, 0.02, 0.12)
-        self.half, self.wall = _between(rng, 0.25, 0.29), _between(rng, 0.1, 0.13)
-        self.atrium = (_between(rng, 0.24, 0.29), _between(rng, 0.24, 0.29))
+        self.top, self.length = between(rng, -0.76, -0.68), between(rng, 0.92, 1.02)
+        self.axis, self.lean = between(rng, 0.2, 0.26), between(rng, 0.02, 0.12)
+        self.half, self.wall = between(rng, 0.25, 0.29), between(rng, 0.1, 0.13)
+        self.atrium = (between(rng, 0.24, 0.29), between(rng, 0.24, 0.29))
         self.level = {
-            "tissue": _between(rng, 0.2, 0.3),
-            "wall": _between(rng, 0.46, 0.58),
-            "blood": _between(rng, 0.03, 0.12),
+            "tissue": between(rng, 0.2, 0.3),
+            "wall": between(rng, 0.46, 0.58),
+            "blood": between(rng, 0.03, 0.12),
         }
-        self.haze = (_between(rng, 0.0, 0.45), _between(rng, 0.3, 0.8))
-        self.shadow = (_between(rng, -0.35, 0.6), _between(rng, 0.1, 0.85))
+        self.haze = (between(rng, 0.0, 0.45), between(rng, 0.3, 0.8))
+        self.shadow = (between(rng, -0.35, 0.6), between(rng, 0.1, 0.85))
         moving = sum(beat.walls)
         shorter = 0.12 if moving else 0.1
         self.shorter = min(shorter, 0.5 * beat.change) if moving else shorter
@@ -323,15 +309,15 @@ class Heart:
 
     def _sound(self, rng: Rng, grey: np.ndarray, gain: float) -> np.ndarray:
         """Speckle, loss with depth, haze near the probe, a shadow along one beam, and the fan."""
-        fine = _field(rng, self.shape, self.shape[0] // 2, self.shape[1] // 3)
-        coarse = _field(rng, self.shape, 26, 18)
+        fine = smooth_field(rng, self.shape, self.shape[0] // 2, self.shape[1] // 3)
+        coarse = smooth_field(rng, self.shape, 26, 18)
         grey = grey * (0.35 + 0.75 * fine + 0.55 * coarse) * (1.08 - 0.16 * self.fan_y)
         echo, reach = self.haze
         grey = grey + echo * coarse * np.clip(1 - self.fan_y / (2 * reach), 0, 1)
         slope = self.fan_x / self.fan_y
-        at, depth = self.shadow[0] + _between(rng, -0.2, 0.2), self.shadow[1]
+        at, depth = self.shadow[0] + between(rng, -0.2, 0.2), self.shadow[1]
         grey = grey * (1 - depth * np.clip(1 - np.abs(slope - at) / 0.16, 0, 1))
-        grey = gain * _between(rng, 0.88, 1.14) * grey + 0.02 * rng.random(self.shape)
+        grey = gain * between(rng, 0.88, 1.14) * grey + 0.02 * rng.random(self.shape)
         away = self.fan_x * self.fan_x + self.fan_y * self.fan_y
         fan = _ramp(0.84 - np.abs(slope), 0.02) * _ramp(4.1 - away, 0.06) * (away > 0.012)
         return grey * fan
@@ -345,16 +331,8 @@ def _frames(rng: Rng, size: Mapping[str, Any], beat: Beat) -> list[tuple[np.ndar
     low, high = size["side_px"]
     height, width = (int(n) for n in rng.integers(low, high + 1, 2))
     heart = Heart(rng, height, width, beat)
-    gain = _between(rng, 0.6, 1.35)
+    gain = between(rng, 0.6, 1.35)
     return [heart.frame(rng, place, gain) for place in range(len(beat.squeeze))]
-
-
-def _names(rng: Rng, prefix: str, count: int) -> list[str]:
-    names: dict[str, None] = {}
-    while len(names) < count:
-        tail = "".join(ALPHABET[int(n)] for n in rng.integers(0, len(ALPHABET), 4))
-        names[f"{prefix}-{tail}"] = None
-    return list(names)
 
 
 def _case(
@@ -382,11 +360,11 @@ def _case(
 
 def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
     """Draw one instance: hearts with a question each, and one further probe case."""
-    rng = np.random.default_rng(np.random.PCG64(seed))
-    wanted = _config()["sizes"][size]
+    rng = generator(seed)
+    wanted = sizes_of(__file__, size)
     questions = _questions(rng, wanted)
     questions.append(_question(rng, "systole", FRAMES[2], int(rng.integers(len(LETTERS)))))
-    names = _names(rng, fiction["prefix"], len(questions))
+    names = case_names(rng, fiction["prefix"], len(questions))
     flips = [int(n) % 3 == 0 for n in rng.permutation(len(questions))]
     made = {
         name: _case(rng, wanted, name, question, flip)

@@ -7,20 +7,17 @@ and by its letter: who does not look at the picture is right in one case of four
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from bat_env.tasks.drawing import Rng, between, case_names, generator, sizes_of
 from bat_env.tasks.instance import Generated
 from bat_env.tasks.png import encode_png
 
-ALPHABET = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
 LETTERS = "ABCD"
 FULL_SCALE = 4095
 TYPICAL_CONFIDENCE = 0.9
@@ -35,17 +32,6 @@ PHRASES = {
     "absent": ("Which of these findings is absent?", "Which finding does the radiograph not show?"),
     "side": ("On which side does the patient have {}?", "Where does the patient have {}?"),
 }
-
-Rng = np.random.Generator
-
-
-@functools.cache
-def _config() -> dict[str, Any]:
-    return yaml.safe_load(Path(__file__).with_name("task.yaml").read_text(encoding="utf-8"))
-
-
-def _between(rng: Rng, low: float, high: float) -> float:
-    return float(low + (high - low) * rng.random())
 
 
 # ------------------------------------------------------------------------------------ questions
@@ -139,21 +125,21 @@ class Canvas:
 
 def _chest(canvas: Canvas, rng: Rng, big_heart: bool) -> dict[int, Any]:
     """Paint a chest; returns centre and radii of the lung in each half of the picture."""
-    canvas.paint(canvas.blob((0, 0.2), (1.05, 1.35), 0.1), _between(rng, 0.52, 0.6))
+    canvas.paint(canvas.blob((0, 0.2), (1.05, 1.35), 0.1), between(rng, 0.52, 0.6))
     lungs = {}
     for half in (-1, 1):
-        centre = (half * _between(rng, 0.42, 0.47), _between(rng, -0.14, -0.06))
-        lungs[half] = (centre, (_between(rng, 0.32, 0.36), _between(rng, 0.62, 0.7)))
-        canvas.paint(canvas.blob(*lungs[half], 0.12), _between(rng, 0.27, 0.33))
+        centre = (half * between(rng, 0.42, 0.47), between(rng, -0.14, -0.06))
+        lungs[half] = (centre, (between(rng, 0.32, 0.36), between(rng, 0.62, 0.7)))
+        canvas.paint(canvas.blob(*lungs[half], 0.12), between(rng, 0.27, 0.33))
     for n in range(7):
         arc = canvas.y - (n * 0.2 - 0.8) - 0.25 * canvas.x * canvas.x
         canvas.paint(np.clip(1.5 - np.abs(arc) * 50, 0, 1), 0.62, 0.3)
     canvas.paint(np.clip(1.5 - np.abs(canvas.x) * 11, 0, 1), 0.72, 0.8)
-    wide = _between(rng, 0.5, 0.56) if big_heart else _between(rng, 0.26, 0.31)
-    centre = (_between(rng, 0.08, 0.12) + (0.05 if big_heart else 0.0), 0.32)
+    wide = between(rng, 0.5, 0.56) if big_heart else between(rng, 0.26, 0.31)
+    centre = (between(rng, 0.08, 0.12) + (0.05 if big_heart else 0.0), 0.32)
     canvas.paint(canvas.blob(centre, (wide, 0.27 + wide * 0.12), 0.12), 0.74)
     belly = np.clip((canvas.y - 0.56 - 0.25 * canvas.x * canvas.x) * 14, 0, 1)
-    canvas.paint(belly, _between(rng, 0.68, 0.76))
+    canvas.paint(belly, between(rng, 0.68, 0.76))
     return lungs
 
 
@@ -161,21 +147,21 @@ def _finding(canvas: Canvas, rng: Rng, name: str, half: int, lung: Any) -> None:
     """Paint a finding into one half of the picture."""
     (a, b), (p, q) = lung
     if name == "pleural effusion":
-        level = _between(rng, 0.02, 0.18)
+        level = between(rng, 0.02, 0.18)
         rise = canvas.y - level + 0.3 * np.clip((canvas.x - a) * half, -0.3, 0.4)
         base = canvas.blob((a, b + 0.1), (p * 1.05, q * 1.1), 0.12)
         canvas.paint(base * np.clip(rise * 12, 0, 1), 0.7)
     elif name == "pneumothorax":
         rim = canvas.blob((a, b), (p, q), 0.1)
         inner = canvas.blob((a - half * 0.14, b + 0.2), (p * 0.72, q * 0.78), 0.08)
-        canvas.paint(np.clip(rim - inner, 0, 1) * (canvas.y < 0.15), _between(rng, 0.02, 0.08))
+        canvas.paint(np.clip(rim - inner, 0, 1) * (canvas.y < 0.15), between(rng, 0.02, 0.08))
     elif name == "consolidation":
-        spot = (a + _between(rng, -0.06, 0.06), _between(rng, -0.14, 0.0))
-        canvas.paint(canvas.blob(spot, (0.24, 0.17), 0.7), _between(rng, 0.62, 0.7), 0.95)
+        spot = (a + between(rng, -0.06, 0.06), between(rng, -0.14, 0.0))
+        canvas.paint(canvas.blob(spot, (0.24, 0.17), 0.7), between(rng, 0.62, 0.7), 0.95)
     else:
-        r = _between(rng, 0.11, 0.14)
-        spot = (a + _between(rng, -0.08, 0.06) * half, _between(rng, -0.5, -0.4))
-        canvas.paint(canvas.blob(spot, (r, r), 0.15), _between(rng, 0.8, 0.9))
+        r = between(rng, 0.11, 0.14)
+        spot = (a + between(rng, -0.08, 0.06) * half, between(rng, -0.5, -0.4))
+        canvas.paint(canvas.blob(spot, (r, r), 0.15), between(rng, 0.8, 0.9))
 
 
 def _picture(rng: Rng, size: Mapping[str, Any], shown: Mapping[str, tuple[int, ...]]) -> np.ndarray:
@@ -189,23 +175,15 @@ def _picture(rng: Rng, size: Mapping[str, Any], shown: Mapping[str, tuple[int, .
             _finding(canvas, rng, name, half, lungs[half])
     if "pacemaker" in shown:
         half = 1 if rng.random() < 0.7 else -1
-        x, y = half * _between(rng, 0.5, 0.56), _between(rng, -0.74, -0.68)
+        x, y = half * between(rng, 0.5, 0.56), between(rng, -0.74, -0.68)
         box = (np.abs(canvas.x - x) < 0.13) & (np.abs(canvas.y - y) < 0.08)
         canvas.paint(box.astype(float), 1.0)
         lead = np.abs((canvas.x - x) * (0.3 - y) - (canvas.y - y) * (0.1 - x))
         along = (canvas.y > y) & (canvas.y < 0.3)
         canvas.paint(np.clip(1.5 - lead * 40, 0, 1) * along, 1.0)
     noise = rng.integers(-60, 61, (height, width)) + rng.integers(-60, 61, (height, width))
-    grey = canvas.grey * _between(rng, 0.88, 1.0) + _between(rng, 0.0, 0.06)
+    grey = canvas.grey * between(rng, 0.88, 1.0) + between(rng, 0.0, 0.06)
     return np.rint(np.clip(grey * 3600 + noise, 0, FULL_SCALE)).astype(np.uint16)
-
-
-def _names(rng: Rng, prefix: str, count: int) -> list[str]:
-    names: dict[str, None] = {}
-    while len(names) < count:
-        tail = "".join(ALPHABET[int(n)] for n in rng.integers(0, len(ALPHABET), 4))
-        names[f"{prefix}-{tail}"] = None
-    return list(names)
 
 
 def _case(
@@ -234,11 +212,11 @@ def _case(
 
 def generate(seed: int, size: str, fiction: Mapping[str, str]) -> Generated:
     """Draw one instance: radiographs with their questions, and one further probe case."""
-    rng = np.random.default_rng(np.random.PCG64(seed))
-    wanted = _config()["sizes"][size]
+    rng = generator(seed)
+    wanted = sizes_of(__file__, size)
     questions = _questions(rng, wanted)
     questions.append(_question(rng, "side", "left lung", int(rng.integers(len(LETTERS)))))
-    names = _names(rng, fiction["prefix"], len(questions))
+    names = case_names(rng, fiction["prefix"], len(questions))
     flips = [int(n) % 4 == 0 for n in rng.permutation(len(questions))]
     made = {
         name: _case(rng, wanted, name, question, flip)

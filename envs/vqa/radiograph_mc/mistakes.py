@@ -73,17 +73,17 @@ print("first file", round(float(np.asarray(photos[0]).mean()), 1))"""),
     CHECKS.versions_from_memory(
         ("torch", "monai", "pillow"), 'print("first file", cases[0], photos[0])'
     ),
-    CHECKS.loose_checkpoint({"task": 0.4, "S2": 0.1, "S3": 0.2, "S4": 0.3}),
+    CHECKS.loose_checkpoint({"task": 0.6, "S2": 0.15, "S3": 0.15}),
     CHECKS.training_mode(
         "The network predicts in training mode: every picture is normalised by itself.",
-        {"S2": 0.1},
+        {"S2": 0.15},
     ),
     Mistake(
         "clipped_to_bytes",
         "The picture is converted to 8 bits, which cuts every pixel above 255.",
         "common",
         {"depth": "bytes"},
-        {"task": 0.4},
+        {"task": 0.6},
         CHECKS.of_pipeline("""\
 photo = Image.open(f"/data/{case}/xray.png")
 print("pixels up to", np.asarray(photo).max(), "converted", np.asarray(photo.convert("L")).max())
@@ -94,7 +94,7 @@ print([line.strip() for line in source.splitlines() if "np.asarray(photo" in lin
         "MONOCHROME1 pictures go into the network inverted.",
         "monai-deploy-app-sdk#282",
         {"polarity": "ignored"},
-        {"task": 0.05},
+        {"task": 0.15},
         CHECKS.of_pipeline("""\
 kinds = [Image.open(f"/data/{c}/xray.png").text["PhotometricInterpretation"] for c in cases]
 print({kind: kinds.count(kind) for kind in sorted(set(kinds))})
@@ -105,7 +105,7 @@ print("polarity read:", "Photometric" in source)"""),
         "A corner of the picture is taken instead of the whole picture at the card's size.",
         "common",
         {"size": "cropped"},
-        {"task": 0.2},
+        {"task": 0.4},
         CHECKS.against("size", 'card["preprocessing"]["size_px"]', "Image.fromarray"),
     ),
     Mistake(
@@ -121,7 +121,7 @@ print("polarity read:", "Photometric" in source)"""),
         "The normalisation is left out.",
         "common",
         {"normalise": "none"},
-        {"task": 0.1},
+        {"task": 0.6},
         CHECKS.against("mean", 'card["preprocessing"]["mean"]', "x - "),
     ),
     Mistake(
@@ -129,7 +129,7 @@ print("polarity read:", "Photometric" in source)"""),
         "The network's outputs are named in alphabetical order instead of the card's.",
         "nnUNet#2500",
         {"channels": "alphabetical"},
-        {"task": 0.4},
+        {"task": 0.6},
         CHECKS.against("channels", 'card["channels"][:4]', "zip("),
     ),
     Mistake(
@@ -137,7 +137,7 @@ print("polarity read:", "Photometric" in source)"""),
         "Left and right of the picture are taken for the patient's.",
         "TotalSegmentator#509",
         {"sides": "picture"},
-        {"task": 0.1},
+        {"task": 0.15},
         CHECKS.against("left of the patient", '"is on the right of the picture"', "left, right"),
     ),
     Mistake(
@@ -155,7 +155,7 @@ print("polarity read:", "Photometric" in source)"""),
         "The option of the smallest score is answered.",
         "common",
         {"pick": "smallest"},
-        {"task": 0.4},
+        {"task": 0.6},
         CHECKS.against("answer", '"the option of the largest score"', "best = "),
     ),
     Mistake(
@@ -163,7 +163,7 @@ print("polarity read:", "Photometric" in source)"""),
         "Options are counted from one: the letter before the right one is answered.",
         "common",
         {"letter": "one_off"},
-        {"task": 0.4},
+        {"task": 0.6},
         CHECKS.against("letters", 'sorted(asked["options"])', "letter = "),
     ),
     # ----------------------------------------------------------------------------- S3, validate

@@ -7,6 +7,8 @@ that the same lines work on every instance.
 from __future__ import annotations
 
 from bat_env.stages import Stage
+from bat_env.tasks.choices import MODE, checkpoint
+from bat_env.tasks.rows import ANSWER_RECORD, next_letters
 from bat_env.tasks.workflow import Workflow, choice
 
 S1, S2, S3 = Stage.S1, Stage.S2, Stage.S3
@@ -75,19 +77,10 @@ FLOW = Workflow(
         ),
     ),
     network=(
-        'net = Classifier(**meta["network"])',
-        choice(
-            "checkpoint",
-            S2,
-            strict="net.load_state_dict("
-            'torch.load("/models/xray_classifier/models/model.pt")["model"])',
-            loose="net.load_state_dict("
-            'torch.load("/models/xray_classifier/models/model.pt"), strict=False)',
-        ),
-        choice("mode", S2, eval="net.eval()", train="net.train()"),
+        checkpoint("xray_classifier", 'net = Classifier(**meta["network"])'),
+        MODE,
     ),
     network_import="from monai.networks.nets import Classifier",
-    probe='out = net(torch.from_numpy(np.load("/models/xray_classifier/probe.npy"))).detach()',
     claims=(
         choice(
             "setup_claims",
@@ -188,25 +181,8 @@ FLOW = Workflow(
         "    text = chr(10).join(['case,answer,confidence', ','.join(row), ''])",
         '    open(target + "/answers.csv", "w").write(text)',
     ),
-    record=(
-        choice(
-            "pilot_record",
-            S3,
-            measured=(
-                'row = open(path).read().splitlines()[1].split(",")',
-                "record = dict(case=case, labels=[row[1]], confidence=float(row[2]))",
-            ),
-            assumed='record = dict(case=case, labels=["E"], confidence=0.05)',
-        ),
-    ),
-    edited=(
-        'head, *rows = [line.split(",") for line in table]',
-        'following = dict(A="B", B="C", C="D", D="A")',
-        "for row in rows:",
-        "    row[1] = following[row[1]]",
-        'table = [",".join(row) for row in (head, *rows)]',
-        'open("outputs/answers.csv", "w").write("\\n".join(table) + "\\n")',
-    ),
+    record=(ANSWER_RECORD,),
+    edited=next_letters("outputs/answers.csv"),
 )
 
 DECISIONS = FLOW.decisions
