@@ -10,7 +10,7 @@ RUNS   ?= runs
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all soak lint format learn bench bench-sandbox image clean
+.PHONY: help venv demo test test-all soak lint format learn seed-bank bench bench-sandbox image clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 14
@@ -47,6 +47,10 @@ lint: $(STAMP)  ## Format check, lint, types and the architecture's import rules
 format: $(STAMP)  ## Format the code and apply the safe lint fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+SEED_BANK ?= $(RUNS)/seed-bank
+seed-bank: $(STAMP)  ## Fill a small Stage Bank: a state in each of the 126 cells, and a few demonstrations
+	@$(BIN)/bat-env bank build --path $(SEED_BANK) --target 1 --demos 2 --trajectories 0
 
 bench: $(STAMP)  ## Measure speed and size; writes docs/results/bench.json
 	$(BIN)/python tests/bench/run.py
