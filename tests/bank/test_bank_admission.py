@@ -140,22 +140,23 @@ def test_a_state_that_takes_the_oracle_too_long_is_refused(station: Station) -> 
     assert (verdict.reason, verdict.detail) == ("oracle does not finish", "truncated")
 
 
-SURROGATE = {"focus": "E2E", "reduction": load_task(TASK).spec.reduction.model_dump()}
+SURROGATE: dict[str, Any] = {
+    "focus": "E2E",
+    "reduction": load_task(TASK).spec.reduction.model_dump(),
+}
 
 
 def test_a_surrogate_that_fails_a_stage_check_is_refused(station: Station) -> None:
     task = load_task(TASK)
-    script = task.script({"pilot_cases": "two"})
+    script = task.script({"declared": "habit"})
     verdict = judge(station, task=Other(script=lambda *a, **k: script), state=SURROGATE)
-    assert verdict.reason == "surrogate fails a stage check" and "S3." in verdict.detail
+    assert verdict.reason == "surrogate fails a stage check" and "S1." in verdict.detail
 
 
 def test_a_surrogate_that_validates_more_often_than_it_may_is_refused(station: Station) -> None:
-    script = load_task(TASK).script()
-    again = [script[0], script[1], script[2], script[3], script[3], *script[4:]]
-    assert again[3].stage is Stage.S3
-    verdict = judge(station, task=Other(script=lambda *a, **k: again), state=SURROGATE)
-    assert (verdict.reason, verdict.detail) == ("surrogate validates too often", "2")
+    none = {**SURROGATE, "reduction": {**SURROGATE["reduction"], "validation_passes": 0}}
+    verdict = judge(station, state=none)
+    assert (verdict.reason, verdict.detail) == ("surrogate validates too often", "1")
 
 
 @pytest.mark.slow  # Every try to boot it costs a sandbox.

@@ -177,3 +177,14 @@ def test_the_heat_map_shows_every_cell() -> None:
     assert lines[-2].split()[0] == "seg" and lines[-2].count("3") == 17
     assert lines[-1].split()[0] == "enh" and lines[-1].count(".") == 18
     assert [shade(n, 10) for n in (0, 1, 5, 10)] == [0, 1, 2, 4]
+
+
+# ------------------------------------------------------------------------------------- surrogates
+
+
+@pytest.mark.parametrize("name", LITE)
+def test_the_recorded_reduction_is_that_of_the_reduced_size(name: str) -> None:
+    spec = load_task(name).spec
+    full, mini = (sum(spec.sizes[size]["cases"]) for size in ("full", "mini"))
+    assert spec.reduction.cases == pytest.approx(mini / full, abs=0.1)
+    assert 0 < spec.reduction.input_fraction < 1 and spec.reduction.validation_passes == 1

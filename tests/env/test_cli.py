@@ -35,7 +35,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         ("sandbox", "check", "--backend", "dcoker"),
         ("bank", "build", "--path", str(tmp_path), "--task", "kidney_tumr"),
         ("bank", "build", "--path", "/proc/no-such"),
-        ("bank", "build", "--per-cell", "0"),
+        ("bank", "build", "--target", "0"),
         ("bank", "biuld"),
         ("tasks", "--jsn"),
         ("no-such-command",),
@@ -46,8 +46,8 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
 
 
 def test_usage_errors_say_what_was_expected_what_came_and_what_to_do() -> None:
-    assert _run("bank", "build", "--per-cell", "0").stderr == (
-        "error: expected a value greater than or equal to 1 for --per-cell, got '0'; give another "
+    assert _run("bank", "build", "--target", "0").stderr == (
+        "error: expected a value greater than or equal to 1 for --target, got '0'; give another "
         "value, or see `bat-env bank build --help`\n"
     )
     assert _run("bank", "biuld").stderr == (
