@@ -26,8 +26,8 @@ $(STAMP): pyproject.toml $(wildcard requirements/*.txt)
 demo: $(STAMP)  ## Train an agent on the kidney-tumour task and report whether it got better
 	$(BIN)/bat-agent demo --out $(RUNS)/demo
 
-learn: $(STAMP)  ## The learning study: several seeds, committed under docs/results
-	$(BIN)/bat-agent learn --runs $(RUNS)/learn --out docs/results/learn.json
+learn: $(STAMP)  ## The learning study: ways of training over seeds, committed under docs/results; ARMS=mixes
+	$(BIN)/bat-agent learn --runs $(RUNS)/learn --out docs/results/learn.json $(if $(ARMS),--arms $(ARMS))
 
 test: $(STAMP)  ## The test suite without its slow part; Docker tests run where a daemon answers
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not soak"

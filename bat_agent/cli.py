@@ -32,6 +32,9 @@ TERMINATED: Final = 143
 """Exit status after SIGTERM, by the shell's convention."""
 
 Backend = Annotated[str, typer.Option(help="Sandbox: auto, docker, local or process.")]
+LogTo = Annotated[
+    str, typer.Option(help="tensorboard, trackio, or both with a comma; metrics.jsonl always.")
+]
 Run = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
 
 
@@ -176,6 +179,7 @@ def train(
     rounds: Annotated[int, typer.Option(help="BiCuRL rounds.")] = 10,
     seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
     backend: Backend = "auto",
+    log_to: LogTo = "",
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
     """Run BiCuRL with a preset: bank, supervised start, rounds, final evaluation, report."""
@@ -185,13 +189,14 @@ def train(
     config = demo_config(
         seed=seed, rounds=rounds, steps=None, backend=backend, preset=preset, title=title
     )
-    _train(out, config, quiet)
+    _train(out, _logging(config, log_to), quiet)
 
 
 @app.command()
 def resume(
     run: Run,
     rounds: Annotated[int | None, typer.Option(help="Go on to so many rounds in all.")] = None,
+    log_to: LogTo = "",
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
     """Continue a run where it stopped, or by further rounds."""
@@ -200,18 +205,33 @@ def resume(
     config = load_config(run)
     if rounds is not None:
         config = config.model_copy(update={"rounds": max(rounds, config.rounds)})
-    _train(run, config, quiet)
+    _train(run, _logging(config, log_to), quiet)
+
+
+def _logging(config: Any, log_to: str) -> Any:
+    """The settings with trackers; those that there were, if none are named."""
+    from bat_agent.run_log import check_trackers
+
+    names = [name for name in (part.strip() for part in log_to.split(",")) if name]
+    return config.model_copy(update={"log_to": check_trackers(names)}) if names else config
 
 
 @app.command()
 def status(
     run: Run,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    live: Annotated[bool, typer.Option("--watch", help="Until the run is finished.")] = False,
+    every_s: Annotated[
+        float, typer.Option(help="Seconds between two looks of --watch.", min=0.1)
+    ] = 2.0,
 ) -> None:
     """Show where a run stands."""
-    from bat_agent.status import no_rounds, status_table
+    from bat_agent.status import no_rounds, status_table, watch
     from bat_agent.status import status as read_status
 
+    if live and not as_json:
+        watch(run, every_s, Console())
+        return
     value = read_status(run)
     if as_json:
         print(json.dumps(value))
@@ -234,34 +254,89 @@ def report(
 
 
 @app.command()
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    name: Annotated[str | None, typer.Option(help="Of the agent; the run folder's.")] = None,
+) -> None:
+    """Package the best policy of a run: weights, stage skills, settings, model card."""
+    from bat_agent.export import export_agent
+    from bat_env.extras import require
+
+    require("train", "Exporting")
+    print(export_agent(run, out, name=name))
+
+
+@app.command()
+def preset(
+    name: Annotated[str, typer.Argument(help="A name or a JSON file.", metavar="PRESET")],
+    accelerate: Annotated[
+        bool, typer.Option("--accelerate", help="Its settings for accelerate, as YAML, instead.")
+    ] = False,
+) -> None:
+    """Print a preset as JSON: to read, or to change and give to `train --preset`."""
+    from bat_agent.launch import accelerate_yaml
+    from bat_agent.presets import load_preset
+
+    recipe = load_preset(name)
+    print((accelerate_yaml(recipe) if accelerate else recipe.model_dump_json(indent=1)).rstrip())
+
+
+@app.command()
 def learn(
     out: Annotated[Path, typer.Option(help="JSON file.")] = Path("docs/results/learn.json"),
     runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/learn"),
+    arms: Annotated[
+        str, typer.Option(help="headline, mixes, all, or names with commas between them.")
+    ] = "headline",
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 3,
-    rounds: Annotated[int, typer.Option(help="BiCuRL rounds.")] = 2,
+    rounds: Annotated[int, typer.Option(help="Rounds of every arm that trains.")] = 2,
+    steps: Annotated[
+        int | None, typer.Option(help="Updates of a round; default: the demo's.")
+    ] = None,
+    suite: Annotated[str, typer.Option(help="seg: one task; lite: all tasks.")] = "seg",
+    preset: Annotated[str, typer.Option(help="Recipe: a name or a JSON file.")] = "tiny-cpu",
     backend: Backend = "auto",
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
-    """Run the demo's recipe with several seeds and collect the scores."""
-    from bat_agent.demo import learn as run_learn
+    """Compare ways of training at equal rollout budgets, over seeds. Safe to rerun."""
+    from bat_agent.demo import STEPS
+    from bat_agent.study import Study, parse_arms, study_config
 
-    document = run_learn(runs, out, seeds=seeds, rounds=rounds, backend=backend, quiet=quiet)
-    table = Table(title="Held-out Overall by seed", title_justify="left")
-    for column in ("seed", "SFT", "BaT", "ratio", "difference, 95 %", "greedy SFT", "greedy BaT"):
-        table.add_column(column, justify="right")
-    for row in document["seeds"]:
-        overall, difference = row["overall"], row["difference"]["sampled"]
+    config = study_config(
+        rounds=rounds, steps=steps or STEPS, suite=suite, backend=backend, preset=preset
+    )
+    command = shlex.join(["bat-agent", *sys.argv[1:]])
+    chosen = parse_arms(arms)
+    study = Study(runs, out, config, arms=chosen, seeds=seeds, command=command, quiet=quiet)
+    document = study.run(None if quiet else lambda text: print(f"== {text}", file=sys.stderr))
+    table = Table(title="Held-out Overall, 95 % intervals over seeds", title_justify="left")
+    for column in ("arm", "seeds", "rollouts", "sampled", "greedy"):
+        table.add_column(column, justify="left" if column == "arm" else "right")
+    for arm in chosen:
+        row = document["arms"][arm.name]
         table.add_row(
-            str(row["seed"]),
-            f"{overall['sft']['sampled']:.3f}",
-            f"{overall['bat']['sampled']:.3f}",
-            "-" if row["ratio"] is None else f"{row['ratio']:.2f}",
-            f"{difference['mean']:+.3f} [{difference['low']:+.3f}, {difference['high']:+.3f}]",
-            f"{overall['sft']['greedy']:.3f}",
-            f"{overall['bat']['greedy']:.3f}",
+            arm.label,
+            str(row["seeds"]),
+            str(row["rollouts"]),
+            *(_interval_text(row[which]["overall"]) for which in ("sampled", "greedy")),
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for pair in document["differences"]:
+        console.print(
+            f"{pair['candidate']} - {pair['baseline']}, {pair['which']}: "
+            f"{_interval_text(pair['all'], '+.3f')}",
+            highlight=False,
+            markup=False,
+        )
     print(out)
+
+
+def _interval_text(value: Any, form: str = ".3f") -> str:
+    if value is None:
+        return "-"
+    return f"{value['mean']:{form}} [{value['low']:{form}}, {value['high']:{form}}]"
 
 
 def _train(out: Path, config: Any, quiet: bool) -> None:

@@ -7,12 +7,15 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bat_agent.curriculum.rounds import COMPOSITION, Pool
 from bat_agent.files import check_folder, digest_of, read_json, write_json
 from bat_agent.presets import Preset
 from bat_env.errors import ConfigError
 
 SCHEMA_VERSION: Final = 1
 CONFIG_NAME: Final = "config.json"
+_FREE: Final = ("rounds", "workers", "title", "log_to")
+"""Settings that no score depends on: a run may be continued with others."""
 
 
 class _Config(BaseModel):
@@ -52,14 +55,21 @@ class RunConfig(_Config):
     preset: Preset
     rounds: int = Field(1, ge=0)
     bank: BankSettings = BankSettings()
+    pools: dict[Pool, int] = Field(
+        default_factory=lambda: dict(COMPOSITION),
+        description="Groups of a batch from each pool; eight together.",
+    )
     controller: SuiteSettings = SuiteSettings(suite="lite-mini-controller")
     final: SuiteSettings = SuiteSettings(suite="lite-mini")
+    log_to: tuple[str, ...] = Field((), description="Trackers that are told of every update.")
     workers: int = Field(2, ge=1, description="Threads; scores do not depend on them.")
 
     @property
     def digest(self) -> str:
         """sha256 over all settings that scores depend on, as hex."""
-        value = self.model_dump(mode="json", exclude={"rounds", "workers", "title"})
+        value = self.model_dump(mode="json", exclude=set(_FREE))
+        if self.pools == COMPOSITION:
+            del value["pools"]  # As in runs from before there was a choice.
         return digest_of(value)
 
     def claim(self, run: Path) -> RunConfig:
@@ -128,7 +138,7 @@ def _difference(there: RunConfig, here: RunConfig) -> str:
         if isinstance(a, dict) and isinstance(b, dict):
             for key in sorted({*a, *b}):
                 walk(f"{path}.{key}" if path else key, a.get(key), b.get(key))
-        elif a != b and path not in ("rounds", "workers", "title"):
+        elif a != b and path not in _FREE:
             found.append(f"{path} {a!r} instead of {b!r}")
 
     walk("", there.model_dump(mode="json"), here.model_dump(mode="json"))

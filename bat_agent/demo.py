@@ -1,18 +1,15 @@
-"""`make demo`: the smallest run that shows an agent getting better, and the same over seeds."""
+"""`make demo`: the smallest run that shows an agent getting better."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from bat_agent.config import BankSettings, RunConfig, SuiteSettings
-from bat_agent.files import check_file, check_folder, write_json
-from bat_agent.pipeline import LABELS, Pipeline, Results
 from bat_agent.presets import Preset, load_preset
 from bat_env.errors import ConfigError
 from bat_env.extras import require
 
-LEARN_SCHEMA: Final = 1
 ROUNDS: Final = 2
 STEPS: Final = 18
 """Rounds and updates a round of the demo: what fits in 20 minutes on two cores."""
@@ -81,74 +78,3 @@ def demo_config(
         controller=CONTROLLER,
         final=FINAL,
     )
-
-
-def learn(
-    runs: Path, out: Path, *, seeds: int, rounds: int, backend: str, quiet: bool = False
-) -> dict[str, Any]:
-    """Run the demo's recipe with several seeds and write the scores to one JSON file.
-
-    The file is written after every seed; a second call continues.
-
-    Args:
-        runs: Folder that gets one run folder a seed.
-        out: JSON file.
-        seeds: Number of seeds, 0 .. seeds - 1.
-        rounds: BiCuRL rounds.
-        backend: Sandbox backend.
-        quiet: No progress on stderr.
-
-    Returns:
-        What was written.
-    """
-    if seeds < 1:
-        raise ConfigError(f"Expected at least 1 seed, came {seeds}.")
-    check_file(out, "the scores' file")
-    check_folder(runs, "a folder of runs")
-    rows: list[dict[str, Any]] = []
-    document: dict[str, Any] = {}
-    for seed in range(seeds):
-        config = demo_config(seed=seed, rounds=rounds, backend=backend)
-        results = Pipeline(
-            runs / f"seed-{seed}", config, command=f"bat-agent learn --seeds {seeds}", quiet=quiet
-        ).run()
-        rows.append(learn_row(seed, config, results))
-        document = {
-            "schema_version": LEARN_SCHEMA,
-            "command": f"bat-agent learn --seeds {seeds} --rounds {rounds}",
-            "backend": config.backend,
-            "rounds": rounds,
-            "preset": config.preset.name,
-            "seeds": rows,
-            "seeds_above_zero": sum(r["difference"]["sampled"]["low"] > 0 for r in rows),
-            "seeds_at_1_5x": sum(r["ratio"] is not None and r["ratio"] >= 1.5 for r in rows),
-        }
-        write_json(out, document)
-    return document
-
-
-def learn_row(seed: int, config: RunConfig, results: Results) -> dict[str, Any]:
-    """The scores of one seed, as plain values."""
-    sft = results.evaluations["sft", "sampled"].overall
-    bat = results.evaluations["bat", "sampled"].overall
-    return {
-        "seed": seed,
-        "settings": config.digest,
-        "overall": {
-            key: {
-                which: results.evaluations[key, which].overall
-                for which in ("sampled", "greedy")
-                if (key, which) in results.evaluations
-            }
-            for key in LABELS
-        },
-        "ratio": bat / sft if bat is not None and sft else None,
-        "difference": {
-            which: interval.to_json() if interval is not None else None
-            for which, interval in results.differences.items()
-        },
-        "promoted": list(results.state.promoted),
-        "weights": {
-            key: results.evaluations[key, "sampled"].checkpoint for key in ("base", "sft", "bat")
-        },
-    }

@@ -49,6 +49,13 @@ class BatEngine:
             "fingerprint": report.fingerprint,
         }
 
+    def demonstrations_digest(self) -> str:
+        """Names the demonstrations that the bank holds now."""
+        from bat_env.bank import Bank
+
+        with Bank.open(self.bank) as bank:
+            return bank.demonstrations_digest()
+
     def cold_start(
         self,
         out: Path,

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from bat_agent.curriculum.fallback import fallback_reason
 from bat_agent.curriculum.gate import GateResult, TrainingHealth, gate
-from bat_agent.curriculum.rounds import RoundPlan, StateRow, plan_round
+from bat_agent.curriculum.rounds import COMPOSITION, Pool, RoundPlan, StateRow, plan_round
 from bat_agent.curriculum.router import route
 from bat_agent.curriculum.scores import ControllerScores
 from bat_agent.curriculum.teacher import best_so_far, detect_shift, round_report
@@ -79,6 +79,7 @@ class Loop:
         rounds: Rounds to run.
         steps_per_round: Updates of a round.
         start: The supervised checkpoint, inside ``run``.
+        pools: Groups of a batch from each pool.
         on_phase: Called with (round, phase) as each phase begins.
     """
 
@@ -92,6 +93,7 @@ class Loop:
         rounds: int,
         steps_per_round: int,
         start: Path,
+        pools: Mapping[Pool, int] = COMPOSITION,
         on_phase: Callable[[int, str], None] | None = None,
     ) -> None:
         self.run_dir = run
@@ -101,6 +103,7 @@ class Loop:
         self.rounds = rounds
         self.steps = steps_per_round
         self.start = start
+        self.pools = pools
         self.on_phase = on_phase
 
     @property
@@ -161,6 +164,7 @@ class Loop:
             seed=self.seed,
             target=route(scores, held),
             steps=self.steps,
+            composition=self.pools,
         )
         write_json(file, plan.to_json())
         return plan

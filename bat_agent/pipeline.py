@@ -24,6 +24,7 @@ from bat_agent.loop_state import LoopState
 from bat_agent.policy.checkpoint import SEAL
 from bat_agent.progress import Advance, JobCount, Phase, RunProgress
 from bat_agent.report.collect import RESULTS_SCHEMA
+from bat_agent.run_log import RunLog, check_trackers
 from bat_agent.usage import Usage
 from bat_env.disk import named_if_full
 from bat_env.errors import ConfigError
@@ -74,6 +75,7 @@ class Pipeline:
         self._check_origin(config)
         self.config = config.claim(run)
         self.engine = BatEngine(run, self.config)
+        self.log = RunLog(run, check_trackers(self.config.log_to))
 
     def run(self) -> Results:
         """Do what is left to do.
@@ -85,16 +87,17 @@ class Pipeline:
             named_if_full(self.run_dir),
             locked(self.run_dir / "run.lock"),
             Usage(self.run_dir) as usage,
-            RunProgress(self._phases(), quiet=self.quiet) as progress,
+            RunProgress(self.phases(), quiet=self.quiet) as progress,
         ):
-            self._bank(progress)
-            sft = self._sft(progress)
-            state = self._rounds(progress, sft)
+            self.fill_bank(progress)
+            sft = self.cold_start(progress)
+            state = self.improve(progress, sft)
             evaluations = self._finals(progress, sft, state)
             self._results(progress, evaluations, state, usage)
             with progress.phase("report"):
                 from bat_agent.report import write_report
 
+                self.log.close()
                 report = write_report(self.run_dir)
         return Results(evaluations, self._differences(evaluations), report, state)
 
@@ -109,7 +112,8 @@ class Pipeline:
 
         check_origin(model.pretrained)
 
-    def _phases(self) -> list[Phase]:
+    def phases(self) -> list[Phase]:
+        """What the run does, in order."""
         preset, rounds = self.config.preset, self.config.rounds
         cells = 18 * self.config.bank.per_cell
         phases = [
@@ -130,7 +134,8 @@ class Pipeline:
 
     # ----------------------------------------------------------------------------------- phases
 
-    def _bank(self, progress: RunProgress) -> None:
+    def fill_bank(self, progress: RunProgress) -> None:
+        """Build the run's Stage Bank, or what is missing of it."""
         from bat_env.bank.build import build
 
         settings = self.config.bank
@@ -170,19 +175,24 @@ class Pipeline:
             },
         )
 
-    def _sft(self, progress: RunProgress) -> Path:
+    def cold_start(self, progress: RunProgress) -> Path:
+        """The supervised start, made or found."""
         with progress.phase("sft") as advance:
             advance(0.0, 1.0, "looking for held-out material in the bank")
             self.engine.preflight()
+
+            def report(step: int, steps: int, metrics: Mapping[str, float]) -> None:
+                self.log.beat()
+                advance(step, steps, f"step {step}/{steps}: loss {metrics.get('loss', 0.0):.3f}")
+
             return self.engine.cold_start(
                 self.run_dir / "sft",
-                lambda step, steps, metrics: advance(
-                    step, steps, f"step {step}/{steps}: loss {metrics.get('loss', 0.0):.3f}"
-                ),
+                report,
                 tell=lambda what: advance(0.0, 1.0, what),
             )
 
-    def _rounds(self, progress: RunProgress, sft: Path) -> LoopState:
+    def improve(self, progress: RunProgress, sft: Path) -> LoopState:
+        """Run the rounds that are left, from the supervised start on."""
         # A phase of the loop and the span of its round that it fills.
         spans = {"evaluate": (0.0, 0.08), "train": (0.08, 0.84), "candidate": (0.92, 0.08)}
 
@@ -194,6 +204,7 @@ class Pipeline:
                 span = spans.get(phase, (span[0] + span[1], 0.0))
 
             def inside(done: float, total: float, note: str = "") -> None:
+                self.log.beat()
                 if advance is not None:
                     advance(span[0] + span[1] * done / (total or 1.0), 1.0, note)
 
@@ -206,6 +217,7 @@ class Pipeline:
                 rounds=rounds,
                 steps_per_round=self.config.preset.grpo.steps_per_round,
                 start=sft,
+                pools=self.config.pools,
                 on_phase=on_phase,
             ).run()
 
@@ -243,13 +255,22 @@ class Pipeline:
                 def report(n: int, total: int, number: int = number, name: str = key) -> None:
                     advance(number + n / total, len(jobs), f"{name} {n}/{total}")
 
-                done[key, which] = self._final(key, which, source, digest, report)
+                done[key, which] = self.score(key, which, source, digest, report)
                 advance(number + 1, len(jobs), "")
         return done
 
-    def _final(
+    def score(
         self, key: str, which: str, source: AgentSource, digest: str, report: Any
     ) -> Evaluation:
+        """A final evaluation, played or found.
+
+        Args:
+            key: Of the agent, for file names.
+            which: ``"sampled"`` or ``"greedy"``.
+            source: Who plays.
+            digest: First digits of the weights; "" for a script.
+            report: Called with (done, total) episodes.
+        """
         # By weights, so that more rounds score a new best policy and nothing else again.
         name = "-".join(part for part in (key, digest, which) if part)
         file = self.run_dir / "final" / f"{name}.json"

@@ -132,3 +132,66 @@ def paired_difference(
         for track, cells in candidate.items()
     }
     return bootstrap_interval(differences, seed=seed, resamples=resamples, level=level)
+
+
+def seeds_interval(
+    grid: Mapping[int, Mapping[str, Mapping[str, float]]],
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    level: float = 0.95,
+) -> Interval | None:
+    """Interval of the mean over seeds of :func:`track_mean`, by resampling on every level.
+
+    Seeds are resampled, tracks (where there are several), and the instances within them; the
+    instances are the same for all seeds, so one draw of them holds for all.
+
+    Args:
+        grid: Seed -> track -> instance -> score, or difference of two scores.
+        seed: Of the resampling.
+        resamples: Number of bootstrap replicates.
+        level: Coverage in (0, 1).
+
+    Returns:
+        The interval, or ``None`` without a score.
+
+    Raises:
+        ConfigError: If the seeds do not cover the same tracks and instances.
+    """
+    seeds = sorted(grid)
+    covered = [{t: sorted(cells) for t, cells in grid[s].items() if cells} for s in seeds]
+    if not covered or not covered[0]:
+        return None
+    if any(one != covered[0] for one in covered):
+        raise ConfigError(
+            "Expected every seed to cover the same tracks and instances, they differ. Evaluate "
+            "all of them on the same suite."
+        )
+    tracks = [
+        np.array([[grid[s][t][key] for key in keys] for s in seeds])
+        for t, keys in sorted(covered[0].items())
+    ]
+    rng = np.random.default_rng(seed)
+    # Weights of a resampled mean: how often each seed and each instance was drawn.
+    drawn = rng.multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), resamples) / len(seeds)
+    means = np.stack(
+        [
+            np.einsum(
+                "rs,sn,rn->r",
+                drawn,
+                values,
+                rng.multinomial(values.shape[1], np.full(values.shape[1], 1 / values.shape[1]),
+                                resamples) / values.shape[1],
+                optimize=True,
+            )
+            for values in tracks
+        ]
+    )  # fmt: skip
+    replicates = means[0]
+    if len(tracks) > 1:
+        count = rng.multinomial(len(tracks), np.full(len(tracks), 1 / len(tracks)), resamples)
+        replicates = (means * count.T).sum(axis=0) / len(tracks)
+    tail = 100.0 * (1.0 - level) / 2.0
+    low, high = np.percentile(replicates, [tail, 100.0 - tail])
+    mean = float(np.mean([values.mean() for values in tracks]))
+    return Interval(mean, float(low), float(high), int(sum(v.size for v in tracks)))

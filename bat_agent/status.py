@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from bat_agent.config import load_config
 from bat_agent.files import read_json
 from bat_agent.loop_state import STATE_SCHEMA, LoopState
+from bat_agent.run_log import run_metrics
 
 
 def status(run: Path) -> dict[str, Any]:
@@ -50,9 +54,20 @@ def status(run: Path) -> dict[str, Any]:
                 "fallback": row["fallback"],
             }
         )
+    value["update"] = _last_update(run)
     if value["finished"]:
         value["phase"] = "done"
     return value
+
+
+def _last_update(run: Path) -> dict[str, Any] | None:
+    """The optimiser step that was made last, and where it belongs."""
+    rows = [row for row in run_metrics(run) if row["phase"] != "gate"]
+    if not rows:
+        return None
+    last = rows[-1]
+    names = ("phase", "round", "update", "step", "loss", "reward", "kl", "wall_s")
+    return {name: last[name] for name in names if name in last}
 
 
 def status_table(value: dict[str, Any]) -> Table:
@@ -71,10 +86,39 @@ def status_table(value: dict[str, Any]) -> Table:
             f"{row['after']:.3f}",
             verdict + (" · fallback" if row["fallback"] else ""),
         )
+    if value.get("update"):
+        table.caption = update_line(value["update"])
+        table.caption_justify = "left"
     return table
+
+
+def update_line(update: dict[str, Any]) -> str:
+    """The last optimiser step in one line."""
+    where = f"round {update['round']}" if "round" in update else "supervised start"
+    numbers = [f"{name} {update[name]:.3f}" for name in ("reward", "loss", "kl") if name in update]
+    return f"last update: {where}, step {int(update['step'])}: " + ", ".join(numbers)
 
 
 def no_rounds(value: dict[str, Any]) -> Text:
     """The same while no round is over."""
     what = f"no round of {value['rounds']} is over yet"
-    return Text(f"{value['run']} · {value['phase']} · {what}", overflow="fold")
+    parts = [value["run"], value["phase"], what]
+    if value.get("update"):
+        parts.append(update_line(value["update"]))
+    return Text(" · ".join(parts), overflow="fold")
+
+
+def watch(run: Path, every_s: float, console: Console) -> None:
+    """Show the table until the run is finished, made anew every few seconds.
+
+    Raises:
+        ConfigError: If ``run`` is no run folder.
+    """
+    value = status(run)
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(status_table(value) if value["history"] else no_rounds(value), refresh=True)
+            if value["finished"]:
+                return
+            time.sleep(every_s)
+            value = status(run)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,15 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from bat_agent.agents import load_agent
 from bat_agent.config import BankSettings, SuiteSettings
-from bat_agent.demo import demo_config, learn_row
+from bat_agent.demo import demo_config
 from bat_agent.engine import BatEngine
+from bat_agent.export import export_agent
 from bat_agent.files import read_json
-from bat_agent.pipeline import Pipeline
+from bat_agent.pipeline import Pipeline, Results
+from bat_agent.policy import load_policy
 from bat_agent.presets import load_preset
-from bat_agent.status import status
+from bat_agent.run_log import METRICS
+from bat_agent.status import status, watch
+from bat_agent.study import Study, parse_arms
+from bat_env.errors import ConfigError
+from bat_env.tasks import load_suite
 
 pytestmark = pytest.mark.train
 
@@ -80,7 +89,6 @@ def test_bank_to_report_and_back_again(tmp_path: Path) -> None:
     assert len(record["rewards"]) == 2 and record["start"]["path"] == "sft/final"
     assert status(run)["finished"] and status(run)["history"][0]["target"] == record["target"]
     assert load_agent(run).checkpoint == run / results.state.best.path
-    assert learn_row(0, config, results)["overall"]["naive"].keys() == {"sampled"}
 
     # A second call does nothing again, and gives the same.
     before = {p: p.stat().st_mtime_ns for p in (run / "final").rglob("*.json")}
@@ -88,10 +96,84 @@ def test_bank_to_report_and_back_again(tmp_path: Path) -> None:
     assert again.evaluations == results.evaluations
     assert before == {p: p.stat().st_mtime_ns for p in (run / "final").rglob("*.json")}
 
+    check_study(run, config, tmp_path / "study")
+    check_log(run, results)
+    check_export(run, tmp_path / "agent", results)
+
     # Distance of a checkpoint to itself, and of the untrained one.
     engine = BatEngine(run, config)
     assert engine.divergence(run / "sft/final", run / "sft/final") == pytest.approx(0, abs=1e-6)
     assert engine.divergence(run / "sft/final", run / "sft/base") > 0.01
+
+
+def check_log(run: Path, results: Results) -> None:
+    """Every update once, and the gate's decisions."""
+    rows = [json.loads(line) for line in (run / METRICS).read_text().splitlines()]
+    assert [row["phase"] for row in rows] == ["sft"] * 12 + ["round"] * 2 + ["gate"]
+    assert [row["update"] for row in rows] == [*range(1, 15), 14]
+    assert rows[-1]["promoted"] == bool(results.state.promoted)
+    value = status(run)
+    assert value["update"]["round"] == 1 and value["update"]["step"] == 2
+    shown = Console(width=200, file=io.StringIO())
+    watch(run, 60.0, shown)
+    assert "last update: round 1, step 2" in shown.file.getvalue()
+
+
+def check_export(run: Path, out: Path, results: Results) -> None:
+    """The package holds the best weights, and plain transformers load it."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert export_agent(run, out, name="little") == out
+    policy, plain = load_policy(out), AutoModelForCausalLM.from_pretrained(out)
+    best = load_policy(run / results.state.best.path)
+    assert policy.meta["weights_digest"] == best.meta["weights_digest"]
+    ids = torch.tensor([policy.tokenizer.encode("import json\n")])
+    assert torch.equal(plain(ids).logits, best.model(ids).logits)
+    assert AutoTokenizer.from_pretrained(out).vocab_size == best.tokenizer.vocab_size
+    facts = read_json(out / "agent.json", schema_version=1)
+    assert facts["tasks"] == ["seg/kidney_tumor"] and facts["stop_token_ids"]
+    assert (out / "skills/seg/kidney_tumor/S3.md").is_file()
+    card = (out / "README.md").read_text()
+    assert card.startswith("---\nlicense: ") and "| BaT | greedy |" in card and "# little" in card
+    assert load_agent(out).checkpoint == out
+    # Nothing of the held-out suites: no case, seed or digest of an instance.
+    text = "".join(p.read_text() for p in (out / "README.md", out / "agent.json"))
+    for entry in load_suite("seg-mini").entries:
+        assert entry.digest not in text
+    with pytest.raises(ConfigError, match="new or empty"):
+        export_agent(run, out)
+
+
+def check_study(run: Path, config: Any, folder: Path) -> None:
+    """Two arms on the bank and the supervised start that are there already."""
+    shutil.copytree(run, folder / "runs/seed-0/shared")
+    out = folder / "learn.json"
+    arms = parse_arms("sft,grpo-final")
+
+    def study(**changes: Any) -> Study:
+        settings = {"arms": arms, "seeds": 1, "command": "test", "quiet": True} | changes
+        return Study(folder / "runs", out, settings.pop("config", config), **settings)
+
+    document = study().run()
+    rows = {row["arm"]: row for row in document["rows"]}
+    assert set(rows) == {"sft", "grpo-final"}
+    assert [rows[name]["rollouts"] for name in rows] == [0, 2 * 8 * 2]
+    plan = read_json(folder / "runs/seed-0/grpo-final/rounds/0001/plan.json", schema_version=1)
+    assert {draw["pool"] for draw in plan["draws"]} == {"e2e"}
+    assert len(rows["sft"]["scores"]["greedy"]["instances"]["overall"]) == 2
+    assert len({row["demonstrations"] for row in rows.values()}) == 1
+    pairs = [(d["candidate"], d["baseline"], d["which"]) for d in document["differences"]]
+    assert pairs == [("grpo-final", "sft", which) for which in ("sampled", "greedy")]
+    assert "GRPO, one final reward" in out.with_suffix(".md").read_text()
+    assert out.with_name("learn-overall.svg").is_file()
+    # What is there is not played again; a study of other settings is refused.
+    before = {p: p.stat().st_mtime_ns for p in (folder / "runs/rows").iterdir()}
+    assert study().run() == document
+    assert before == {p: p.stat().st_mtime_ns for p in (folder / "runs/rows").iterdir()}
+    other = config.model_copy(update={"final": SuiteSettings(suite="seg-mini", repeats=1)})
+    with pytest.raises(ConfigError, match="other settings"):
+        study(config=other).run()
 
 
 @pytest.mark.slow
