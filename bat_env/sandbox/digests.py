@@ -9,13 +9,35 @@ from typing import Final
 
 LIMIT_BYTES: Final = 64 << 20
 _LAID: Final = 1 << 16
+_SAMPLE: Final = 64
+
+
+class _Content:
+    """A content as a key: told from others by a few bytes, compared whole only where those agree.
+
+    Python's own hash of ``bytes`` reads all of them, and new contents are the usual case.
+    """
+
+    __slots__ = ("_hash", "data")
+
+    def __init__(self, data: bytes) -> None:
+        middle = len(data) // 2
+        samples = data[:_SAMPLE], data[middle : middle + _SAMPLE], data[-_SAMPLE:]
+        self.data = data
+        self._hash = hash((len(data), *samples))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Content) and (self.data is other.data or self.data == other.data)
+
+    def __len__(self) -> int:
+        return len(self.data)
 
 
 class Digests:
     """What is known of the contents used last: that they were used, and their sha256.
-
-    A dictionary finds the very object it holds without reading it: Python keeps the hash of
-    ``bytes`` in the object, and compares by identity first.
 
     Args:
         limit: Bytes of all remembered contents together.
@@ -24,27 +46,29 @@ class Digests:
     def __init__(self, limit: int = LIMIT_BYTES) -> None:
         self.limit = limit
         self.size = 0
-        self._known: OrderedDict[bytes, str] = OrderedDict()
+        self._known: OrderedDict[_Content, str] = OrderedDict()
         self._laid: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
 
     def seen(self, content: bytes) -> bool:
         """Whether this content was here before; from now on it was."""
+        key = _Content(content)
         with self._lock:
-            if content in self._known:
-                self._known.move_to_end(content)
+            if key in self._known:
+                self._known.move_to_end(key)
                 return True
-            self._remember(content, "")
+            self._remember(key, "")
             return False
 
     def sha256(self, content: bytes) -> str:
         """The hexadecimal digest."""
+        key = _Content(content)
         with self._lock:
-            digest = self._known.get(content, "")
+            digest = self._known.get(key, "")
         if not digest:
             digest = hashlib.sha256(content).hexdigest()
             with self._lock:
-                self._remember(content, digest)
+                self._remember(key, digest)
         return digest
 
     def laid(self, digest: str) -> int:
@@ -60,12 +84,12 @@ class Digests:
             while len(self._laid) > _LAID:
                 self._laid.popitem(last=False)
 
-    def _remember(self, content: bytes, digest: str) -> None:
-        if len(content) > self.limit:
+    def _remember(self, key: _Content, digest: str) -> None:
+        if len(key) > self.limit:
             return
-        if content not in self._known:
-            self.size += len(content)
-        self._known[content] = digest
+        if key not in self._known:
+            self.size += len(key)
+        self._known[key] = digest
         while self.size > self.limit:
             dropped, _ = self._known.popitem(last=False)
             self.size -= len(dropped)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -23,6 +24,9 @@ _PARCEL = 1 << 20
 
 _PATHS = 4096
 """Files of one frame."""
+
+_BESIDE_FROM = 1 << 18
+"""Bytes from which on a thread to hash them pays."""
 
 _ASK_FROM = 1 << 16
 """Bytes that may be saved from which on a question to the worker pays."""
@@ -105,10 +109,16 @@ class WorkerSandbox:
         if sum(sizes[path] for path in again) >= _ASK_FROM:
             held = self._held({path: _sha256(path, stored) for path in sorted(again)})
         begun = held is not None
+        at_hand = {p: stored[p] for p in stored if p not in again and not stored.sha256(p)}
+        hashing = _Hashing(at_hand)
         for paths, blobs in _parcels(stored, again, held or set()):
             worker.send({"op": "put", "sid": self._sid, "first": not begun, "files": paths}, blobs)
             begun = True
-        worker.request({"op": "reset", "sid": self._sid, "first": not begun}, timeout_s=300.0)
+        *most, last = hashing.result()
+        for digests in most:
+            worker.send({"op": "put", "sid": self._sid, "first": False, "digests": digests})
+        final = {"op": "reset", "sid": self._sid, "first": not begun, "digests": last}
+        worker.request(final, timeout_s=300.0)
 
     def _held(self, asked: Mapping[str, str]) -> set[str]:
         """Begin the reset by asking which contents the worker has from earlier ones.
@@ -257,14 +267,43 @@ def _sha256(path: str, files: StoredFiles) -> str:
     return files.sha256(path) or DIGESTS.sha256(files[path])
 
 
+class _Hashing:
+    """The sha256 of each workspace file, made while the files are on their way.
+
+    Args:
+        files: Contents by path; what lies elsewhere than in the workspace needs no digest.
+    """
+
+    def __init__(self, files: FileTree) -> None:
+        self._files = {p: c for p, c in files.items() if p.startswith("workspace/")}
+        self._found: dict[str, str] = {}
+        self._thread: threading.Thread | None = None
+        if sum(map(len, self._files.values())) >= _BESIDE_FROM:
+            self._thread = threading.Thread(target=self._run, name="bat-sha256", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        for path, content in self._files.items():
+            self._found[path] = DIGESTS.sha256(content)
+
+    def result(self) -> list[dict[str, str]]:
+        """Digests by path when all are made, as many together as a frame may hold; not empty."""
+        if self._thread is None:
+            self._run()
+        else:
+            self._thread.join()
+        found = list(self._found.items())
+        starts = range(0, max(1, len(found)), _PATHS)
+        return [dict(found[start : start + _PATHS]) for start in starts]
+
+
 def _parcels(
     files: StoredFiles, again: Collection[str], held: Collection[str]
 ) -> Iterator[tuple[list[tuple[str, bool, str, str]], list[bytes]]]:
     """Pack files into frames of bounded size; a large file is continued by appending.
 
-    The digest of a file goes with its last piece: it is made here, while the worker writes the
-    files before. Only workspace files need one, and what the worker is to keep: contents that come
-    for the second time.
+    What the worker is to keep, contents that come for the second time, and stored files have their
+    digest with the last piece; those of other workspace files follow when all have been sent.
 
     Args:
         files: What to lay down.
@@ -289,7 +328,7 @@ def _parcels(
         if files.sha256(path):
             DIGESTS.lay(files.sha256(path), len(content))
         word = "keep" if path in again else ""
-        wanted = word or path.startswith("workspace/")
+        wanted = word or (files.sha256(path) and path.startswith("workspace/"))
         for start in range(0, max(1, len(content)), _PARCEL):
             piece = content[start : start + _PARCEL]
             if paths and (size + len(piece) > _PARCEL or len(paths) >= _PATHS):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bat_env.sandbox import CellResult, Sandbox
+from bat_env.sandbox import CellResult, Sandbox, embedded
 
 AGENT_HOST_ID = 787432
 """Host id of the agent on ``local`` under root: the victim process gets it, so that only the
@@ -199,8 +199,22 @@ def daemon() -> Any:
     return docker.from_env()
 
 
-def agents(sandbox: Sandbox) -> tuple[list[int], list[int]]:
+def _other_workers(sandbox: Sandbox) -> set[int]:
+    """First processes of this host's other workers: what runs below them is not ours to judge."""
+    mine = sandbox.worker  # type: ignore[attr-defined]
+    return {w._transport._process.pid for w in embedded._workers.values() if w is not mine}
+
+
+def agents(
+    sandbox: Sandbox, elsewhere: frozenset[int] = frozenset()
+) -> tuple[list[int], list[int]]:
     """Live processes with the agent's rights, as the host sees them.
+
+    Whoever cannot be told to belong to another sandbox counts, wherever it has got to.
+
+    Args:
+        sandbox: The one in question.
+        elsewhere: Network namespaces of other sandboxes of the same worker.
 
     Returns:
         Children of the zygote (the first process of a cell, or one that waits for the next cell),
@@ -219,14 +233,17 @@ def agents(sandbox: Sandbox) -> tuple[list[int], list[int]]:
         first = [pid for pid in theirs if ours.get(theirs[pid]) in ours]
         return first, [pid for pid in theirs if pid not in first]
     # A cell is in a user namespace inside the worker's: two steps down from ours.
-    parents = _family()
+    parents, foreign = _family(), _other_workers(sandbox)
+    rooms = {f"net:[{number}]" for number in elsewhere}
     first, others = [], []
     for pid in parents:
         chain, at = [], pid
-        while at in parents and at != os.getpid():
+        while at in parents and at != os.getpid() and at not in foreign:
             chain.append(_link(at))
             at = parents[at]
-        if at == os.getpid() and len({*chain, _link(at)} - {""}) >= 3:
+        if at != os.getpid() or _link(pid, "net") in rooms:
+            continue
+        if len({*chain, _link(at)} - {""}) >= 3:
             # The zygote is outside the cell's PID namespace, whoever takes in orphans is inside.
             crossed = _link(parents[pid], "pid") != _link(pid, "pid")
             (first if crossed else others).append(pid)
@@ -234,15 +251,18 @@ def agents(sandbox: Sandbox) -> tuple[list[int], list[int]]:
 
 
 def gone(sandbox: Sandbox, patience_s: float) -> list[int]:
-    """Agent processes that are still there after a while (teardown may lag behind the reply).
+    """Agent processes of this sandbox that are still there after a while.
 
-    The process that waits for the next cell has run no agent code; the worker says whether there
-    is one, and no other child of the zygote may have the agent's rights.
+    Teardown may lag behind the reply. The process that waits for the next cell has run no agent
+    code; the worker says whether there is one, and no other child of the zygote may have the
+    agent's rights. What it says of other sandboxes can only excuse processes in their networks.
     """
     deadline = time.monotonic() + patience_s
+    worker, sid = sandbox.worker, sandbox._sid  # type: ignore[attr-defined]
     while True:
-        prepared = sandbox.worker.request({"op": "ping"})[0]["prepared"]
-        first, others = agents(sandbox)
+        rooms = dict(worker.request({"op": "rooms"})[0]["rooms"])
+        _, prepared = rooms.pop(sid)
+        first, others = agents(sandbox, frozenset(net for net, _ in rooms.values()))
         if (len(first) == prepared and not others) or time.monotonic() > deadline:
             return [*first[prepared:], *others]
         time.sleep(0.02)

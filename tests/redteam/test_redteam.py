@@ -7,20 +7,22 @@ them all. What a backend is known not to hold is listed with its reason in
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from catalogue import ATTACKS, CONTROLS, Attack, sample
-from scene import Broken, Outcome, Scene, agents, daemon, peak_mb, watch_memory
+from scene import Broken, Outcome, Scene, agents, daemon, gone, peak_mb, watch_memory
 from vocabulary import CHECKS, INVARIANTS, exam
 
 from bat_env.errors import SandboxError
-from bat_env.sandbox import Cell, Sandbox
+from bat_env.sandbox import Cell, Sandbox, make_sandbox
 from bat_env.sandbox.exceptions import known_exceptions
 
 BACKENDS = ("local", "docker")
@@ -162,6 +164,34 @@ def test_control_fires(control: Attack, backend: str, hostile_box: Boxes, scene:
             judge(control, seen)
     finally:
         undo()
+
+
+@pytest.mark.parametrize("preload", [("numpy",), ("numpy", "json")], ids=["same", "other"])
+def test_only_its_own_processes_count(preload: tuple[str, ...], hostile_box: Boxes) -> None:
+    """What a neighbour runs, on the same worker or on another one, is the neighbour's."""
+    box = hostile_box("local")
+    neighbour = make_sandbox("local", box.limits, preload=preload)
+    sleep = Cell("bash", "sleep 60")
+
+    def cell() -> None:
+        with contextlib.suppress(SandboxError):  # closed meanwhile
+            neighbour.run(sleep)
+
+    runner = threading.Thread(target=cell)
+    try:
+        for _ in range(3):
+            assert box.run(Cell("bash", "true")).ok and neighbour.run(Cell("bash", "true")).ok
+        runner.start()
+        while neighbour.worker.request({"op": "ping"})[0]["cells"] == 0:
+            assert runner.is_alive()
+            time.sleep(0.01)
+        assert gone(neighbour, 0.5), "its own cell is not seen"
+        assert gone(box, 10.0) == []
+        assert runner.is_alive(), "the neighbour's cell ended too early to prove anything"
+    finally:
+        neighbour.close()
+        if runner.ident:
+            runner.join()
 
 
 def test_the_catalogue_is_whole() -> None:

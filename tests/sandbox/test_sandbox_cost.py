@@ -33,6 +33,31 @@ print(layers(), layers())
 """
 
 
+_ROOM = """
+import os
+
+
+def used():
+    room = os.statvfs("/workspace")
+    return (room.f_blocks - room.f_bfree) * room.f_frsize // 4096
+
+
+start = used()
+for number in range(50):
+    with open(f"small{number}", "wb") as file:
+        file.write(b"x")
+with open("grown", "wb", buffering=0) as file:
+    for _ in range(400):
+        file.write(bytes(3000))
+print(used() - start)
+"""
+
+
+def test_files_take_no_more_room_than_they_fill(walled: Sandbox, python: Run) -> None:
+    """However large the pages are that the kernel may give to them."""
+    assert int(python(walled, _ROOM).stdout) == 50 + -(-400 * 3000 // 4096)
+
+
 def test_the_zygote_has_what_every_workflow_imports(sandbox: Sandbox, python: Run) -> None:
     for name in task_ids():
         task = load_task(name)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bat_env.sandbox import session
 from bat_env.sandbox.base import Cell, Sandbox
 from bat_env.sandbox.digests import Digests
 from bat_env.sandbox.worker.keeping import KEEP_BYTES, Keeper
@@ -41,6 +42,15 @@ def test_digests_are_true_and_bounded(contents: list[bytes], limit: int) -> None
         assert digests.sha256(content) == _digest(content)
         assert digests.seen(content) == (len(content) <= limit)
         assert digests.size == sum(map(len, digests._known)) <= limit
+
+
+def test_contents_that_look_alike_are_told_apart() -> None:
+    digests = Digests()
+    alike = [bytes(5000), bytes(2000) + b"\1" + bytes(2999), bytes(2001) + b"\1" + bytes(2998)]
+    for _ in range(2):
+        assert [digests.sha256(content) for content in alike] == [_digest(c) for c in alike]
+    assert all(digests.seen(bytes(bytearray(content))) for content in alike)
+    assert not digests.seen(bytes(4999))
 
 
 def _files(seed: int, count: int = 6, size: int = 200_000) -> dict[str, bytes]:
@@ -84,6 +94,21 @@ def test_a_state_that_comes_again_travels_once(
         assert done.ok
     assert totals[0] > 1_400_000 and totals[1] > 1_400_000
     assert totals[2] < 5_000 and totals[3] < 5_000
+
+
+@pytest.mark.parametrize("backend", ["local", "process"])
+def test_digests_of_many_files_follow_in_several_frames(
+    backend: str, warm: Callable[[str], Sandbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = warm(backend)
+    monkeypatch.setattr(session, "_PATHS", 7)
+    files = {f"workspace/d{n % 3}/{n}": b"/workspace %d" % n * (n % 4) for n in range(40)}
+    files |= {f"workspace/large{n}.bin": random.Random(n).randbytes(1_500_000) for n in range(3)}
+    box.reset(files)
+    seen, wanted = box.manifest(), _workspace(files)
+    digests = {path: entry.sha256 for path, entry in seen.items() if entry.kind == "file"}
+    assert digests == {path: _digest(content) for path, content in wanted.items()}
+    assert box.snapshot() == wanted
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

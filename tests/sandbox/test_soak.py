@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import time
@@ -31,6 +32,8 @@ CELLS = [
 FILES = {"data/c/ct.raw": bytes(200_000), "workspace/plan/plan.md": b"plan"}
 GROWTH = 1.05
 SETTLE_S = 20.0
+SPARES = 2
+"""Processes that a worker at rest holds ready, beside one sent ahead for each busy session."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Usage:
     processes: int
     zombies: int
     mounts: int
+    rest: dict[str, int]
+    """What the worker says of itself."""
 
 
 def _memory_mib(pid: int) -> float:
@@ -69,7 +74,7 @@ def _root(sandbox: Sandbox) -> psutil.Process:
     return psutil.Process(int(state["Pid"]))
 
 
-def _look(root: psutil.Process) -> Usage:
+def _look(root: psutil.Process, rest: dict[str, int]) -> Usage:
     tree = [root, *root.children(recursive=True)]
     zombies = sum(process.status() == psutil.STATUS_ZOMBIE for process in tree)
     live = [process for process in tree if process.status() != psutil.STATUS_ZOMBIE]
@@ -81,25 +86,42 @@ def _look(root: psutil.Process) -> Usage:
         processes=len(tree),
         zombies=zombies,
         mounts=len(Path(f"/proc/{root.pid}/mountinfo").read_text().splitlines()),
+        rest=rest,
     )
 
 
+def at_rest(sandbox: Sandbox) -> dict[str, int]:
+    """The worker's own count of what it keeps for the next cells, once that is complete.
+
+    Raises:
+        AssertionError: If it does not get there.
+    """
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        reply, _ = sandbox.worker.request({"op": "ping"})  # type: ignore[attr-defined]
+        state = {name: reply[name] for name in ("sessions", "cells", "prepared", "spares")}
+        if state["cells"] == 0 and state["spares"] == SPARES and state["prepared"] >= 1:
+            return state
+        assert time.monotonic() < deadline, f"no rest after {SETTLE_S} s: {state}"
+        time.sleep(0.02)
+
+
 def usage(sandbox: Sandbox) -> Usage:
-    """Usage once the spares are made: two looks that agree about the processes."""
+    """Usage of a worker at rest: two looks that agree about the processes."""
     root = _root(sandbox)
     gc.collect()
     deadline = time.monotonic() + SETTLE_S
     before: Usage | None = None
     while True:
+        state = at_rest(sandbox)
         time.sleep(0.3)
         try:
-            now = _look(root)
+            now = _look(root, state)
         except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
             continue
-        if (before is not None and before.descriptors == now.descriptors) or (
-            time.monotonic() > deadline
-        ):
+        if before is not None and before.descriptors == now.descriptors and now.zombies == 0:
             return now
+        assert time.monotonic() < deadline, f"processes come and go: {before} {now}"
         before = now
 
 
@@ -123,6 +145,7 @@ def soak(sandbox: Sandbox, first: int, last: int) -> tuple[Usage, Usage]:
 
 def assert_flat(early: Usage, late: Usage) -> None:
     report = f"\nearly {early}\nlate  {late}"
+    assert late.rest == early.rest, "not the same state of rest" + report
     assert late.worker_mib <= GROWTH * early.worker_mib, "worker memory grew" + report
     assert late.host_mib <= GROWTH * early.host_mib, "host memory grew" + report
     assert late.host_descriptors <= early.host_descriptors, "host descriptors grew" + report
@@ -160,3 +183,46 @@ def test_ten_thousand_cells_leave_nothing(soaked: Sandbox) -> None:
     early, late = soak(soaked, 1000, 10_000)
     print(f"\n{soaked.backend}\n  after  1,000 cells: {early}\n  after 10,000 cells: {late}")
     assert_flat(early, late)
+
+
+def _forks(root: psutil.Process) -> list[int]:
+    """Children of the zygote that have memory: a cell that has ended has none."""
+    born_of: dict[int, int] = {}
+    for process in root.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+            alive = Path(f"/proc/{process.pid}/statm").read_text().split()[0] != "0"
+            if alive and "-P" in process.cmdline():  # the zygote's options: its forks have them
+                born_of[process.pid] = process.ppid()
+    return [pid for pid, parent in born_of.items() if parent in born_of]
+
+
+def _await_forks(root: psutil.Process, count: int) -> list[int]:
+    """Looks at the process table alone: a request would wake the worker."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        found = _forks(root)
+        if len(found) == count or time.monotonic() > deadline:
+            return found
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("backend", ["local", DOCKER])
+def test_rest_does_not_depend_on_the_last_cell(backend: str) -> None:
+    """Spares refilled and one sent ahead, although nobody talks to the worker meanwhile."""
+    # A worker of its own: nobody else's requests wake it.
+    sandbox: Sandbox = make_sandbox(backend, LIMITS, preload=("json", "numpy"))
+    sandbox.start()
+    try:
+        root = _root(sandbox)
+        sandbox.reset(FILES)
+        assert len(_await_forks(root, SPARES)) == SPARES, "before the first cell"
+        for _ in range(2):
+            sandbox.run(Cell("python", "pass"))
+        for cell in (*(c for c, _ in CELLS if "monai" not in c.code), Cell("bash", "sleep 0.2")):
+            sandbox.run(cell)
+            found = _await_forks(root, SPARES + 1)
+            assert len(found) == SPARES + 1, f"after {cell}: {found}"
+            state, _ = sandbox.worker.request({"op": "ping"})  # type: ignore[attr-defined]
+            assert (state["prepared"], state["cells"]) == (1, 0), f"after {cell}: {state}"
+    finally:
+        sandbox.close()

@@ -8,6 +8,7 @@ import selectors
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from . import files, proc
@@ -80,7 +81,7 @@ class Cells:
     def patience(self) -> float | None:
         """Seconds until :meth:`settle` has something to do; None if only events can bring it."""
         if not self.running:
-            chores = self.spares.missing or self.isolation.chores
+            chores = self.spares.missing or self.isolation.chores or self._unprepared()
             due = max(self._refill_at, self.spares.pause_until)
             return max(0.0, due - time.monotonic()) if chores else None
         if any(cell.looks for cell in self.running.values()):
@@ -182,23 +183,33 @@ class Cells:
     def _prepare(self, box: Box) -> None:
         """Send a spare ahead to where the session's next cell will run."""
         session = box.session
-        spare = self.spares.take()
-        self.isolation.admit(session, spare.pid)
-        place = {
-            **self.isolation.job(session),
-            "lock": self.isolation.lock,
-            "rlimits": self._rlimits(session),
-            "avoid": self.cpu,
-        }
-        assign(spare, {"enter": place}, session.namespaces)
-        box.spare = spare
+        spare = box.spare = self.spares.take()
+        try:
+            self.isolation.admit(session, spare.pid)
+            place = {
+                **self.isolation.job(session),
+                "lock": self.isolation.lock,
+                "rlimits": self._rlimits(session),
+                "avoid": self.cpu,
+            }
+            assign(spare, {"enter": place}, session.namespaces)
+        except OSError:
+            self.dismiss(box)
+            raise
 
     def _prepare_next(self) -> None:
         """Prepare for sessions that have run more than once: another cell is likely."""
-        for box in self.boxes.values():
-            if box.cells > 1 and box.cell is None and box.spare is None and self.spares.ready:
-                with contextlib.suppress(OSError):
+        for box in self._unprepared():
+            if self.spares.ready:
+                try:
                     self._prepare(box)
+                except OSError:  # it had died; the next one may do better, but not at once
+                    self.spares.pause_until = time.monotonic() + _REFILL_S
+
+    def _unprepared(self) -> list[Box]:
+        """Sessions that lack a process sent ahead, as far as there are spares for them."""
+        waiting = (b for b in self.boxes.values() if b.cells > 1 and not (b.cell or b.spare))
+        return list(islice(waiting, len(self.spares.ready)))
 
     def dismiss(self, box: Box) -> None:
         """End the process that was sent ahead, if one was."""

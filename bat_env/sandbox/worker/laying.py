@@ -99,6 +99,13 @@ class Laying:
         if digest and not self._translates:
             self.digests[path] = (self._sizes[path], digest)
 
+    def note(self, digests: dict[str, str]) -> None:
+        """Take the sha256, by path, of workspace files that came without."""
+        for path, digest in digests.items():
+            inner = path.partition("/")[2]
+            if not self._translates and inner in self._sizes:
+                self.digests[inner] = (self._sizes[inner], digest)
+
     def finish(self) -> None:
         """All frames have come.
 

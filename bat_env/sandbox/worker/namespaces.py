@@ -111,6 +111,22 @@ class Namespaces(Isolation):
         linux.bind(self.root, self.root)
         self._mount_table()
         self._build_root()
+        self.large_pages = self._large_pages()
+
+    def _large_pages(self) -> str:
+        """Mount option for files in pages as large as the file fills: a fifth of the time to write.
+
+        Never larger than the file, so that small files cost what they did. Not for /tmp and
+        /dev/shm: what is mapped there may have holes, and a page as large counts whole.
+        """
+        place, option = os.path.join(self.base, "probe"), ",huge=within_size"
+        os.mkdir(place)
+        try:
+            linux.mount("bat", place, "tmpfs", _NO_DANGER, f"size=1m{option}")
+        except OSError:  # a kernel without them
+            return ""
+        linux.umount(place)
+        return option
 
     def _mount_table(self) -> None:
         """Our processes and nothing else of /proc, which makes it quicker to list (Linux 5.8)."""
@@ -208,7 +224,7 @@ class Namespaces(Isolation):
         base = f"{self.base}/s/{session.sid}"
         os.mkdir(base)
         limits = session.limits
-        self._tmpfs(f"{base}/ro", "mode=755,size=50%")
+        self._tmpfs(f"{base}/ro", f"mode=755,size=50%{self.large_pages}")
         for name in READ_ONLY:
             os.mkdir(f"{base}/ro/{name}")
             session.folders[name] = f"{base}/ro/{name}"
@@ -220,7 +236,10 @@ class Namespaces(Isolation):
         for name in WRITABLE:
             size, inodes = sizes[name]
             session.folders[name] = f"{base}/{name}"
-            self._tmpfs(session.folders[name], f"mode=755,size={size}m,nr_inodes={inodes}")
+            options = f"mode=755,size={size}m,nr_inodes={inodes}"
+            if name == "workspace":
+                options += self.large_pages
+            self._tmpfs(session.folders[name], options)
             if self.two_ids:
                 os.chown(session.folders[name], _AGENT, _AGENT)
         session.namespaces = self._build(session)

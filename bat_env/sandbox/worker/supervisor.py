@@ -142,8 +142,20 @@ class Supervisor:
             "sessions": len(self.cells.boxes),
             "cells": len(self.cells.running),
             "prepared": prepared,
+            "spares": len(self.spares.ready),
         }
         self._reply(request, {"ok": True, **state, "fork_us": self.spares.fork_us})
+
+    def _do_rooms(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
+        """Of each session its network namespace (0: none of its own) and processes sent ahead.
+
+        With this a look from outside can tell the processes of one session from another's.
+        """
+        rooms = {}
+        for sid, box in self.cells.boxes.items():
+            network = os.fstat(box.session.namespaces[1]).st_ino if box.session.namespaces else 0
+            rooms[sid] = (network, int(box.spare is not None))
+        self._reply(request, {"ok": True, "rooms": rooms})
 
     def _do_open(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
         if len(self.cells.boxes) >= self.isolation.max_sessions:
@@ -177,7 +189,9 @@ class Supervisor:
         self._reply(request, {"ok": True, "known": [d in laying.held for d in header["digests"]]})
 
     def _do_put(self, request: int, header: dict[str, Any], blobs: list[bytes]) -> None:
-        self._laying(header).take(header["files"], blobs)
+        laying = self._laying(header)
+        laying.take(header.get("files", []), blobs)
+        laying.note(header.get("digests", {}))
 
     def _laying(self, header: dict[str, Any]) -> Laying:
         """The reset under way, or a new one: the last may have been given up in the middle."""
@@ -188,6 +202,7 @@ class Supervisor:
         laying = self._laying(header)
         box = self.cells.boxes[header["sid"]]
         box.laying = None
+        laying.note(header.get("digests", {}))
         laying.finish()
         box.tree.expect(laying.digests)
         box.entries = self.cells.scan(box)
