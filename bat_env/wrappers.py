@@ -1,4 +1,4 @@
-"""Wrappers: plain-text policies, and trajectories of any environment of the suite's shape."""
+"""Wrappers: plain-text policies, fewer turns, and trajectories of any environment of this shape."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any, Final, SupportsFloat
 import gymnasium as gym
 
 from bat_env.bank.distribution import Distribution
+from bat_env.config import is_int
+from bat_env.errors import ConfigError, shown
 from bat_env.spaces import Unicode
 from bat_env.tools import execute_call, submit_call
-from bat_env.trajectory import Recorder, check_directory
+from bat_env.trajectory import EndOfEpisode, Recorder, check_directory
 
 Observation = dict[str, Any]
 StepResult = tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]
@@ -55,19 +57,58 @@ def parse_text(text: str) -> dict[str, Any] | str:
     return text
 
 
-class TextAction(gym.Wrapper[Observation, Any, Observation, Any]):
+class TextAction(gym.Wrapper[Observation, Any, Observation, Any], gym.utils.RecordConstructorArgs):
     """Takes plain text as action: a fenced block runs, ``SUBMIT`` on a line of its own hands in.
 
     Anything else costs the turn and is answered by an observation, like every bad action.
     """
 
     def __init__(self, env: gym.Env[Observation, Any]) -> None:
-        super().__init__(env)
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.Wrapper.__init__(self, env)
         self.action_space = Unicode()
 
     def step(self, action: Any) -> StepResult:
         """Do what the text says."""
         return self.env.step(parse_text(action) if isinstance(action, str) else action)
+
+
+class TimeLimit(gym.Wrapper[Observation, Any, Observation, Any], gym.utils.RecordConstructorArgs):
+    """Ends an episode after fewer turns than the task allows, and grades what is there.
+
+    Gymnasium's own wrapper of this name only raises the flag: the episode would go without a score.
+    Rewards still sum to the final score.
+
+    Args:
+        env: The environment.
+        max_turns: Steps of an episode, at least 1.
+    """
+
+    def __init__(self, env: gym.Env[Observation, Any], max_turns: int) -> None:
+        if not is_int(max_turns) or max_turns < 1:
+            raise ConfigError(f"max_turns must be a whole number >= 1, got {shown(max_turns)}.")
+        gym.utils.RecordConstructorArgs.__init__(self, max_turns=int(max_turns))
+        gym.Wrapper.__init__(self, env)
+        self._most, self._turns = int(max_turns), 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode, with all its turns."""
+        self._turns = 0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> StepResult:
+        """Pass the step on; the last one also ends the episode."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._turns += 1
+        if terminated or truncated or self._turns < self._most:
+            return observation, reward, terminated, truncated, info
+        if not self.env.has_wrapper_attr("truncate"):
+            return observation, reward, terminated, True, info
+        last, gain, terminated, truncated, info = self.env.get_wrapper_attr("truncate")("turns")
+        text = f"{observation['text']}\n{last['text']}"
+        return {**last, "text": text}, float(reward) + gain, terminated, truncated, info
 
 
 class RecordTrajectory(
@@ -103,6 +144,16 @@ class RecordTrajectory(
         """Pass the step on and record it."""
         began = time.perf_counter()
         observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._recorded(action, (observation, reward, terminated, truncated, info), began)
+
+    def truncate(self, reason: str) -> StepResult:
+        """End the episode from outside, as :meth:`~bat_env.env.AutoMedEnv.truncate` does."""
+        began = time.perf_counter()
+        step = self.env.get_wrapper_attr("truncate")(reason)
+        return self._recorded(EndOfEpisode(reason), step, began)
+
+    def _recorded(self, action: Any, step: StepResult, began: float) -> StepResult:
+        observation, reward, terminated, truncated, info = step
         wall_s = time.perf_counter() - began
         self.recorder.step(action, observation, float(reward), info, wall_s)
         if terminated or truncated:
@@ -110,7 +161,7 @@ class RecordTrajectory(
             self.recorder.finish(
                 str(info.get("status", "over")), result=info.get("result"), evidence=frozen()
             )
-        return observation, reward, terminated, truncated, info
+        return step
 
     def close(self) -> None:
         """Write an open episode as abandoned, then close the environment."""

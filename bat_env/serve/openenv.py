@@ -117,7 +117,7 @@ class BatOpenEnv(Environment):  # type: ignore[misc]
         if env.episode.status != "running":
             raise ConfigError(f"The episode is over ({env.episode.status}); reset first.")
         sent = action.model_dump(exclude={"metadata"}, exclude_unset=True)
-        observation, _, terminated, truncated, info = env.step(sent)
+        observation, _reward, terminated, truncated, info = env.step(sent)
         self._state.step_count += 1
         told: dict[str, Any] = {key: info.get(key) for key in STEP_KEYS}
         result = info.get("result")
