@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from bat_env import bank_upkeep_cli
+
 if TYPE_CHECKING:
     from bat_env.bank.status import BankStatus
 
 bank_app = typer.Typer(help="The Stage Bank.", no_args_is_help=True)
+bank_upkeep_cli.register(bank_app)
 
 Backend = Annotated[str, typer.Option(help="auto, docker, local, process or a registered name.")]
 BankPath = Annotated[

@@ -89,6 +89,7 @@ def freeze(
         "host_ended": host_ended,
         "spec": spec.model_dump(mode="json"),
         "truth": _pack({"cases": list(instance.cases), "facts": dict(instance.facts)}),
+        "canaries": list(instance.canaries),
         "episode": {
             **{name: _pack(getattr(episode, name)) for name in names},
             "focus": episode.focus.name,

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
 import json
 import os
 import struct
 import tempfile
+import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from bat_env.bank.inflating import inflate
+from bat_env.bank.needles import MIN_NEEDLE
+from bat_env.bank.overlap import Documents, answer_keys, brief_keys, fact_keys, prose_keys
+from bat_env.bank.pictures import Gallery
 from bat_env.bank.state import canonical
 from bat_env.errors import BatError, LeakageError
-from bat_env.tasks import Suite, load_suite, load_task
+from bat_env.stages import Stage
+from bat_env.tasks import Suite, Task, load_suite, load_task, render_brief
 from bat_env.tasks.instance import Instance, Size
 
-_MAX_INFLATED: Final = 256 << 20
+_USUAL: Final = 6
 _NIFTI_HEADER: Final = 352
-MIN_NEEDLE: Final = 5
-"""Shorter strings occur by chance in any text; ids of that length are not searched for."""
 
 
 @dataclass(frozen=True)
@@ -33,29 +38,35 @@ class Fingerprint:
     Attributes:
         strings: Text that must not occur, each with what it is.
         hashes: sha256 of a file, of its inflated content or of its voxels -> what it is.
+        documents: Briefs, answers and facts, recognised by how much of them is repeated.
+        gallery: Pictures, recognised also when re-encoded, shifted, cropped a little or rescaled.
     """
 
     strings: Mapping[str, str] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
+    documents: Documents = field(default_factory=Documents)
+    gallery: Gallery = field(default_factory=Gallery)
 
     @functools.cached_property
     def digest(self) -> str:
         """Names this set of traces."""
-        return hashlib.sha256(canonical([dict(self.strings), dict(self.hashes)])).hexdigest()
+        h = hashlib.sha256(canonical(self._texts()))
+        h.update(self.gallery.middles.tobytes())
+        h.update(self.gallery.names.tobytes())
+        return h.hexdigest()
 
     def merge(self, other: Fingerprint) -> Fingerprint:
         """Both sets of traces."""
-        return Fingerprint({**self.strings, **other.strings}, {**self.hashes, **other.hashes})
+        return Fingerprint(
+            {**self.strings, **other.strings},
+            {**self.hashes, **other.hashes},
+            self.documents.merge(other.documents),
+            self.gallery.merge(other.gallery),
+        )
 
-
-def inflate(data: bytes) -> bytes | None:
-    """Content of a gzip file (at most 256 MiB of it), or ``None`` if it is none."""
-    if data[:2] != b"\x1f\x8b":
-        return None
-    try:
-        return zlib.decompressobj(wbits=31).decompress(data, _MAX_INFLATED)
-    except zlib.error:
-        return None
+    def _texts(self) -> list[Any]:
+        keys = {name: list(found) for name, found in self.documents.keys.items()}
+        return [dict(self.strings), dict(self.hashes), keys, list(self.gallery.labels)]
 
 
 def content_hashes(data: bytes) -> tuple[str, ...]:
@@ -148,19 +159,58 @@ def _private_hashes(instance: Instance, what: str) -> dict[str, str]:
 def _of_suite(suite: Suite) -> Fingerprint:
     strings: dict[str, str] = {}
     hashes: dict[str, str] = {}
+    shown: list[tuple[str, bytes]] = []
+    documents: dict[str, tuple[str, ...]] = {}
     for entry in suite.entries:
         instance = entry.instance()
         what = f"held-out instance {entry.index} of {entry.task} ({entry.size})"
         strings[str(instance.seed)] = f"seed of {what}"
         strings[f"{instance.seed:x}"] = f"seed of {what}"
         strings[instance.digest] = f"digest of {what}"
+        for canary in instance.canaries:
+            strings[canary] = f"canary of {what}"
         for case in (*instance.cases, instance.probe_case):
             strings[case] = f"case id of {what}"
         for data in instance.public.values():
             hashes |= dict.fromkeys(content_hashes(data), f"input of {what}")
         hashes |= _private_hashes(instance, f"truth of {what}")
+        # Sizes of one index share a drawing, so they must not compete for a picture.
+        place = f"held-out instance {entry.index} of {entry.task}"
+        pictures = (instance.public, instance.probe_public, instance.private)
+        shown += [(f"picture of {place}", data) for tree in pictures for data in tree.values()]
+        documents |= _documents(load_task(entry.task), instance, what)
     strings = {text: what for text, what in strings.items() if len(text) >= MIN_NEEDLE}
-    return Fingerprint(strings, hashes)
+    return Fingerprint(strings, hashes, Documents(documents), Gallery.of(shown))
+
+
+def _documents(task: Task, instance: Instance, what: str) -> dict[str, tuple[str, ...]]:
+    usual = _usual(task.id, task.digest)
+    facts = {key: value for key, value in instance.facts.items() if key != "model_card"}
+    names = (*instance.cases, instance.probe_case)
+    answers = [instance.private[path] for path in sorted(instance.private)]
+    found = {
+        f"answers: answers of {what}": answer_keys(answers, names),
+        f"prose: answers of {what}": prose_keys(answers),
+        f"facts: facts of {what}": fact_keys(facts),
+    }
+    for tier in task.spec.tiers:
+        brief = render_brief(task, instance, tier=tier, focus=Stage.E2E)
+        found[f"brief: {tier} brief of {what}"] = brief_keys(brief)
+    return {name: tuple(sorted(keys - usual)) for name, keys in found.items()}
+
+
+@functools.lru_cache(maxsize=32)
+def _usual(task_id: str, digest: str) -> frozenset[str]:
+    """Phrases and numbers that training instances of the task hold as well."""
+    task = load_task(task_id)
+    found: set[str] = set()
+    for index in range(_USUAL):
+        instance = task.instance("train", index, "mini" if "mini" in task.spec.sizes else "full")
+        facts = {key: value for key, value in instance.facts.items() if key != "model_card"}
+        found |= fact_keys(facts)
+        for tier in task.spec.tiers:
+            found |= brief_keys(render_brief(task, instance, tier=tier, focus=Stage.E2E))
+    return frozenset(found)
 
 
 def _of_fiction(suite: Suite) -> Fingerprint:
@@ -176,25 +226,38 @@ def _of_fiction(suite: Suite) -> Fingerprint:
     return Fingerprint(strings)
 
 
-def _cached(name: str, make: Any) -> Fingerprint:
-    home = Path(os.environ.get("BAT_HOME") or Path.home() / ".cache" / "automed-bat")
-    path = home / "fingerprints" / f"{name}.v1.json.gz"
+def _cached(name: str, make: Callable[[], Fingerprint]) -> Fingerprint:
+    path = cache_home() / "fingerprints" / f"{name}.v5.npz"
     try:
-        value = json.loads(gzip.decompress(path.read_bytes()))
-        body = [value["strings"], value["hashes"]]
-        if value["digest"] == hashlib.sha256(canonical(body)).hexdigest():
-            return Fingerprint(*body)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error):
+        with np.load(path, allow_pickle=False) as kept:
+            value = json.loads(bytes(kept["texts"]))
+            strings, hashes, keys, labels = value["texts"]
+            found = Fingerprint(
+                strings,
+                hashes,
+                Documents({name: tuple(inner) for name, inner in keys.items()}),
+                Gallery(kept["middles"], kept["names"], tuple(labels)),
+            )
+        if value["digest"] == found.digest:
+            return found
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zlib.error):
         pass
-    made: Fingerprint = make()
-    value = {
-        "schema_version": 1,
-        "strings": dict(made.strings),
-        "hashes": dict(made.hashes),
-        "digest": made.digest,
-    }
+    except zipfile.BadZipFile:
+        pass
+    made = make()
+    texts = canonical({"schema_version": 5, "texts": made._texts(), "digest": made.digest})
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(gzip.compress(canonical(value), mtime=0))
+        np.savez_compressed(
+            file,
+            texts=np.frombuffer(texts, np.uint8),
+            middles=made.gallery.middles,
+            names=made.gallery.names,
+        )
     Path(file.name).replace(path)
     return made
+
+
+def cache_home() -> Path:
+    """``$BAT_HOME``, else ``~/.cache/automed-bat``."""
+    return Path(os.environ.get("BAT_HOME") or Path.home() / ".cache" / "automed-bat")

@@ -5,50 +5,29 @@ Runs at admission of every state and demonstration, and over the whole bank befo
 
 from __future__ import annotations
 
-import os
+import hashlib
 import re
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bat_env.bank.fingerprints import (
-    MIN_NEEDLE,
-    Fingerprint,
-    content_hashes,
-    inflate,
-    of_suites,
-    of_truth,
-)
-from bat_env.bank.state import Demonstration, StageState, Transcript
+from bat_env.bank.fingerprints import Fingerprint, content_hashes, of_suites, of_truth
+from bat_env.bank.inflating import inflate
+from bat_env.bank.needles import Needles, assistant_turn, machine_paths, patterns
+from bat_env.bank.overlap import text_of
+from bat_env.bank.remembering import ScanMemory
+from bat_env.bank.state import Demonstration, StageState, Transcript, canonical
 from bat_env.bank.store import Bank
 from bat_env.errors import BankError, BatError, LeakageError
-from bat_env.sandbox.base import MOUNTS, FileTree
+from bat_env.sandbox.base import FileTree
+from bat_env.tasks import load_task
 
 if TYPE_CHECKING:
     from bat_env.tasks import Suite
 
-_CREDENTIALS: Final = re.compile(
-    rb"AKIA[0-9A-Z]{16}"
-    rb"|-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----"
-    rb"|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_[A-Za-z0-9_]{30,}"
-    rb"|\bsk-[A-Za-z0-9_-]{20,}|\bhf_[A-Za-z0-9]{30,}|\bxox[abprs]-[A-Za-z0-9-]{10,}"
-    rb"|[Aa]uthorization: *(?:Bearer|Basic) +[A-Za-z0-9+/=._-]{8,}"
-    rb"|://[A-Za-z0-9._%-]{1,64}:[A-Za-z0-9._%-]{3,}@"
-)
-# The last directory of a POSIX home, the roots of macOS and Windows: never part of the sandbox.
-_HOMES: Final = re.compile(
-    rb"(?<![A-Za-z0-9_.~])/(?:home|Users)/[A-Za-z0-9._-]+|(?<![A-Za-z0-9_.])/root/[A-Za-z0-9._-]+"
-    rb"|\b[A-Z]:\\{1,2}Users\\"
-)
-_NAMESPACE: Final = re.compile(rb"held[-_ ]?out", re.IGNORECASE)
-_TEXT: Final = re.compile(rb"[\x09\x0a\x0d\x20-\x7e\x80-\xff]*\Z")
-_SANDBOX_ROOTS: Final = (
-    *("/usr", "/lib", "/bin", "/opt", "/etc", "/proc", "/dev", "/tmp"),
-    *(f"/{mount}" for mount in MOUNTS),
-)
+_SPACE: Final = re.compile(r"\s+|\\n|\\")
+_MIN_TARGET: Final = 60
 _MAX_SHOWN: Final = 8
 
 
@@ -94,50 +73,39 @@ class LeakageReport:
 
 
 class Scanner:
-    """Scans material against one fingerprint; remembers blobs that it has found clean.
+    """Scans material against one fingerprint; remembers contents that it has found clean.
 
     Args:
         fingerprint: Traces of the held-out suites.
+        memory: What an earlier scan has found clean, or ``None``.
     """
 
-    def __init__(self, fingerprint: Fingerprint) -> None:
+    def __init__(self, fingerprint: Fingerprint, memory: ScanMemory | None = None) -> None:
         self.fingerprint = fingerprint
-        self._needles = [
-            (text.encode(), what)
-            for text, what in sorted(fingerprint.strings.items())
-            if len(text) >= MIN_NEEDLE
-        ]
-        self._machine = [path.encode() for path in machine_paths()]
-        self._clean: set[str] = set()
+        self.memory = ScanMemory() if memory is None else memory
+        self._needles = Needles(fingerprint.strings)
+        self._machine = tuple(path.encode() for path in machine_paths())
 
     def text(self, data: bytes) -> Iterator[str]:
         """What is wrong with a piece of text or binary data."""
-        for needle, what in self._needles:
-            if _holds(data, needle):
-                yield what
-        if _NAMESPACE.search(data) and _TEXT.match(data[:4096]):
-            yield "names the held-out namespace"
-        for path in self._machine:
-            if _holds(data, path):
-                yield "a path of this machine"
-                break
-        if _HOMES.search(data):
-            yield "a home directory"
-        if _CREDENTIALS.search(data):
-            yield "a credential"
+        yield from self._needles.found(data)
+        yield from patterns(data, self._machine)
 
     def file(self, data: bytes, truth: Fingerprint | None = None) -> Iterator[str]:
-        """What is wrong with a file: its hashes, its bytes, its inflated bytes."""
+        """What is wrong with a file: its hashes, its bytes, its inflated bytes, its pictures."""
         hashes = content_hashes(data)
         for digest in hashes:
             for known in (self.fingerprint.hashes, {} if truth is None else truth.hashes):
                 if digest in known:
                     yield f"equals the {known[digest]}"
-        if hashes[0] in self._clean:
+        if self.memory.clean(hashes[0]):
             return
         found = [*self.text(data), *self.text(inflate(data) or b"")]
+        shown = self.fingerprint.gallery.recognise(data)
+        if shown is not None:
+            found.append(f"nearly shows the {shown}")
         if not found:
-            self._clean.add(hashes[0])
+            self.memory.add(hashes[0])
         yield from found
 
     def state(
@@ -149,21 +117,38 @@ class Scanner:
         if isinstance(truth, Finding):
             yield truth
             truth = Fingerprint()
-        for what in self.text(_readable(state.to_json())):
-            yield Finding(row, "row", what)
-        for what in self.text(_readable(list(transcript))):
-            yield Finding(row, "transcript", what)
+        said = _readable(state.to_json())
+        cells = _readable(list(transcript))
+        for place, data in (("row", said), ("transcript", cells)):
+            for what in (*self.text(data), *self.repeats(data)):
+                yield Finding(row, place, what)
         for path, data in workspace.items():
             for what in self.text(path.encode(errors="surrogatepass")):
                 yield Finding(row, f"name of {path!r}", what)
             for what in self.file(data, truth):
                 yield Finding(row, f"file {path!r}", what)
+        texts = {path: text_of(data) for path, data in sorted(workspace.items())}
+        together = "\n".join(texts.values()).encode()
+        for what in self.repeats(together):
+            yield Finding(row, "workspace", what)
+        yield from _targets(row, state, said, texts)
 
     def demonstration(self, demo: Demonstration) -> Iterator[Finding]:
         """Leaks in a demonstration: its row, every observation and every action."""
         row = f"demonstration {demo.demo_id or 'candidate'}"
-        for what in dict.fromkeys(self.text(_readable(demo.to_json()))):
+        data = _readable(demo.to_json())
+        for what in dict.fromkeys((*self.text(data), *self.repeats(data))):
             yield Finding(row, "turns", what)
+
+    def repeats(self, data: bytes) -> Iterator[str]:
+        """Held-out documents that a text repeats: briefs, answers, facts."""
+        name = hashlib.sha256(b"text\0" + data).hexdigest()
+        if self.memory.clean(name):
+            return
+        found = list(self.fingerprint.documents.found(data.decode(errors="replace")))
+        if not found:
+            self.memory.add(name)
+        yield from found
 
     @staticmethod
     def _truth(state: StageState, row: str) -> Fingerprint | Finding:
@@ -171,6 +156,37 @@ class Scanner:
             return of_truth(state.task, state.task_digest, state.index, state.size)
         except BatError as error:
             return Finding(row, "truth", str(error))
+
+
+def _targets(
+    row: str, state: StageState, said: bytes, texts: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Completions in what a policy is given: a reset point shows no one's next turn.
+
+    The transcript is not looked at: it is never given.
+    """
+    places = {"row": said.decode(errors="replace")}
+    places |= {f"file {path!r}": text for path, text in texts.items()}
+    for place, text in places.items():
+        if assistant_turn(text.encode()):
+            yield Finding(row, place, "an assistant's turn in a chat format")
+    try:
+        cells = load_task(state.task).script(
+            focus=state.focus, tier=state.tier, outcome=state.outcome
+        )
+    except BatError as error:
+        yield Finding(row, "targets", str(error))
+        return
+    for cell in cells:
+        code = _squeezed(cell.code)
+        for place, text in places.items():
+            if len(code) >= _MIN_TARGET and code in _squeezed(text):
+                yield Finding(row, place, f"the expert's cell of {cell.stage.name}, a completion")
+
+
+def _squeezed(text: str) -> str:
+    """Code without its white space and quoting, so that a copy in JSON is one too."""
+    return _SPACE.sub("", text)
 
 
 def _readable(value: object) -> bytes:
@@ -192,46 +208,6 @@ def _readable(value: object) -> bytes:
     return "\n".join(parts).encode(errors="surrogatepass")
 
 
-def _holds(data: bytes, needle: bytes) -> bool:
-    """Whether ``needle`` occurs as a whole word: with no letter or digit beside it."""
-    start = data.find(needle)
-    while start >= 0:
-        end = start + len(needle)
-        before, after = data[start - 1 : start] if start else b"", data[end : end + 1]
-        if not before.isalnum() and not after.isalnum():
-            return True
-        start = data.find(needle, start + 1)
-    return False
-
-
-def machine_paths() -> tuple[str, ...]:
-    """Folders of this machine that no training material may name, longest first."""
-    here = Path(__file__).resolve().parents[2]
-    candidates = {
-        str(here),
-        str(Path.cwd()),
-        str(Path.home()),
-        sys.prefix,
-        os.environ.get("BAT_HOME", ""),
-        os.environ.get("BAT_BANK", ""),
-    }
-    temp = tempfile.gettempdir()
-    return tuple(
-        sorted(
-            (
-                path
-                for path in candidates
-                if len(path) >= MIN_NEEDLE
-                and path != temp
-                and path not in _SANDBOX_ROOTS
-                and not path.startswith("/usr")
-            ),
-            key=len,
-            reverse=True,
-        )
-    )
-
-
 def scan(bank: Bank, suites: Iterable[str | Suite]) -> LeakageReport:
     """Scan every state, transcript and demonstration of a bank; collects all findings.
 
@@ -242,25 +218,72 @@ def scan(bank: Bank, suites: Iterable[str | Suite]) -> LeakageReport:
         LeakageError: If a suite cannot be fingerprinted.
     """
     rows = bank.query()
-    tasks = {row.task for row in rows} | {row.task for row in bank.demonstrations()}
-    scanner = Scanner(of_suites(suites, tasks or None))
+    demos = bank.demonstration_rows()
+    tasks = {row.task for row in rows} | {task for _, _, task in demos}
+    fingerprint = of_suites(suites, tasks or None)
+    memory = ScanMemory.of(fingerprint)
+    scanner = Scanner(fingerprint, memory)
     findings: list[Finding] = []
     states = demonstrations = unreadable = 0
     for state in rows:
+        name = hashlib.sha256(b"state\0" + canonical(state.to_json())).hexdigest()
         try:
+            if memory.clean(name) and _truth_known(state):
+                bank.get(state.state_id)
+                states += 1
+                continue
             workspace = bank.workspace(state.state_id)
             transcript = bank.transcript(state.state_id)
         except BankError:
             unreadable += 1
             continue
         states += 1
-        findings += scanner.state(state, workspace, transcript)
-    for demo in bank.demonstrations():
+        found = list(scanner.state(state, workspace, transcript))
+        findings += found
+        if not found:
+            memory.add(name)
+    fresh = {demo_id for demo_id, name, _ in demos if not memory.clean(f"demo {name}")}
+    known = {demo_id: name for demo_id, name, _ in demos}
+    demonstrations = len(demos) - len(fresh)
+    for demo in bank.demonstrations(ids=fresh) if fresh else ():
         demonstrations += 1
-        findings += scanner.demonstration(demo)
+        found = list(scanner.demonstration(demo))
+        findings += found
+        if not found:
+            memory.add(f"demo {known[demo.demo_id]}")
+    memory.save()
     return LeakageReport(
         tuple(findings), states, demonstrations, unreadable, scanner.fingerprint.digest
     )
+
+
+def scan_files(files: Iterable[Path], fingerprint: Fingerprint) -> list[Finding]:
+    """Scan files of any kind, for example everything that a training run has written.
+
+    Args:
+        files: Regular files.
+        fingerprint: Traces of the held-out suites.
+
+    Raises:
+        LeakageError: If a file cannot be read: then nothing is proven.
+    """
+    scanner = Scanner(fingerprint)
+    findings = []
+    for path in files:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise LeakageError(
+                f"Cannot read {path} ({error}), so it is not proven clean."
+            ) from error
+        found = [*scanner.file(data), *scanner.repeats(data)]
+        findings += [Finding("file", str(path), what) for what in dict.fromkeys(found)]
+    return findings
+
+
+def _truth_known(state: StageState) -> bool:
+    """Whether the task is still the one that the state was scanned with."""
+    return load_task(state.task).digest == state.task_digest
 
 
 def preflight(bank: Bank, suites: Iterable[str | Suite]) -> LeakageReport:

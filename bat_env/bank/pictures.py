@@ -45,6 +45,10 @@ _ALONE: Final = 0.5
 _QUORUM: Final = 4
 """One slice of so many must agree."""
 
+_AIR: Final = -500.0
+_WINDOW: Final = (-160.0, 240.0)
+"""HU: below the first there is air, and between the others what people look at."""
+
 _SMALL: Final = 48
 _FINE_SMALL: Final = 0.93
 _APART: Final = 0.5
@@ -79,7 +83,7 @@ def pictures(data: bytes, most: int) -> list[Floats]:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gallery:
     """Known pictures.
 
@@ -106,7 +110,7 @@ class Gallery:
         names: list[int] = []
         labels: dict[str, int] = {}
         for what, data in shown:
-            for picture in pictures(data, KNOWN_SLICES):
+            for picture in _as_seen(pictures(data, KNOWN_SLICES)):
                 middle = _window(picture, (_EDGE, 1 - _EDGE), (_EDGE, 1 - _EDGE), SIDE)
                 low, high = float(middle.min()), float(middle.max())
                 if high > low:
@@ -115,6 +119,16 @@ class Gallery:
         if not middles:
             return cls()
         return cls(np.stack(middles), np.array(names, dtype=np.int32), tuple(labels))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Gallery)
+            and self.labels == other.labels
+            and np.array_equal(self.names, other.names)
+            and np.array_equal(self.middles, other.middles)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
     def merge(self, other: Gallery) -> Gallery:
         """Both galleries."""
@@ -209,6 +223,14 @@ class Gallery:
                 if best == before:
                     break
         return best
+
+
+def _as_seen(shown: Sequence[Floats]) -> Iterator[Floats]:
+    """Pictures, and those of CT also under the window in which people look at soft tissue."""
+    for picture in shown:
+        yield picture
+        if picture.min() < _AIR and picture.max() > _WINDOW[0]:
+            yield np.clip(picture, *_WINDOW)
 
 
 @functools.cache
@@ -306,7 +328,11 @@ def _nifti(data: bytes) -> NDArray[Any]:
     if count > _MAX_VOXELS:
         raise ValueError("too large")
     flat = np.frombuffer(data, f"{order}{_NIFTI[code]}", count, int(offset) or 352)
-    return flat.reshape(dims, order="F")
+    volume = flat.reshape(dims, order="F")
+    slope, shift = struct.unpack(f"{order}2f", data[112:120])
+    if np.isfinite([slope, shift]).all() and (slope, shift) not in ((0.0, 0.0), (1.0, 0.0)):
+        return volume.astype(np.float32) * np.float32(slope or 1.0) + np.float32(shift)
+    return volume
 
 
 def _slices(array: NDArray[Any], most: int) -> list[Floats]:

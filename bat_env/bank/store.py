@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -303,14 +303,28 @@ class Bank:
             self._index.write(*demo_statement(row, canonical(value).decode()))
         return row
 
-    def demonstrations(self, **query: Any) -> Iterator[Demonstration]:
-        """Demonstrations that match, ordered by id; corrupt ones are skipped and counted."""
+    def demonstrations(
+        self, *, ids: Collection[str] | None = None, **query: Any
+    ) -> Iterator[Demonstration]:
+        """Demonstrations that match, ordered by id; corrupt ones are skipped and counted.
+
+        Args:
+            ids: Read only these; ``None`` for all.
+            query: As :meth:`query`, without ``fault``.
+        """
         where, values = where_of(query, DEMO_KEYS)
         for row in self._index.rows(f"SELECT {DEMO_COLUMNS} FROM demos{where} ORDER BY id", values):
+            if ids is not None and row[0] not in ids:
+                continue
             try:
                 yield self._reader.demonstration(*row)
             except BankError:
                 self.warnings["corrupt demonstration skipped"] += 1
+
+    def demonstration_rows(self) -> list[tuple[str, str, str]]:
+        """(id, digest of the row, task) of every demonstration, ordered by id; none is read."""
+        rows = self._index.rows("SELECT id, digest, task FROM demos ORDER BY id")
+        return [(row[0], row[1], row[2]) for row in rows]
 
     # ------------------------------------------------------------------------- jobs, meta, status
 

@@ -62,6 +62,17 @@ class Instance(Generated):
     fiction: Mapping[str, str] = field(default_factory=dict)
 
     @functools.cached_property
+    def canaries(self) -> tuple[str, str]:
+        """A word and a number that stand for this instance and for nothing else.
+
+        They travel with its private truth (a trajectory's frozen evidence holds them), and no agent
+        ever sees them: where one turns up in training material, held-out truth has got there.
+        """
+        name = f"canary\0{self.task}\0{self.split}\0{self.index}\0{self.seed}"
+        digest = hashlib.blake2b(name.encode(), digest_size=16).digest()
+        return f"canary-{digest[:10].hex()}", str(10**14 + int.from_bytes(digest[10:], "big"))
+
+    @functools.cached_property
     def digest(self) -> str:
         """sha256 over all public and private content, as hex.
 

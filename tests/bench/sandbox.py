@@ -19,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import banks
 import cells
 import contenders
 import page
@@ -40,6 +41,7 @@ PROMISES: dict[str, Promise] = {
         for b in BACKENDS
         for kind in ("", ".new")
     },
+    **{f"{b}.bank20": Promise("<= 2.5x", lambda v, base: v <= 2.5 * base) for b in BACKENDS},
     **{f"{b}.sixteen": Promise(">= 1.7x", lambda v, base: v >= 1.7 * base) for b in BACKENDS},
 }
 AGAINST_RUN = Promise("<= 1/200x", lambda v, base: 200 * v <= base)
@@ -71,7 +73,9 @@ def _prepare(
             continue
         log(f"preparing {backend}")
         try:
-            found += cells.cell_contenders(cells.opened(stack, backend), backend)
+            sandbox = cells.opened(stack, backend)
+            found += cells.cell_contenders(sandbox, backend)
+            found += banks.bank_contenders(stack, sandbox, backend)
             if "many" in groups:
                 found += cells.many_contenders(stack, backend, log, busy)
         except SandboxError as error:
