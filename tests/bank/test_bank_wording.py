@@ -6,13 +6,16 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bat_env.bank.build import build
 from bat_env.bank.teacher import KEY_VARIABLE, Teacher
 from bat_env.bank.wording import problems, sections, worded
+from bat_env.errors import ConfigError
 from bat_env.stages import OUTCOMES, Stage
 from bat_env.tasks import load_task, render_brief, task_ids
 
@@ -175,3 +178,42 @@ def test_a_teacher_that_does_not_answer_is_no_failure(endpoint: Endpoint) -> Non
     endpoint.answers = [lambda m: 401]
     found = ask(endpoint.teacher)
     assert found.text == "" and len(found.refused) == 1
+
+
+def test_a_teacher_is_asked_for_with_its_address_or_not_at_all(tmp_path: Path) -> None:
+    for changes in (
+        {"briefs": "teacher"},
+        {"teacher": {"base_url": "http://127.0.0.1:1/v1", "model": "m"}},
+        {"briefs": "poetic"},
+        {"styles": ["usual", "usual"]},
+        {"styles": ["fancy"]},
+    ):
+        with pytest.raises(ConfigError):
+            build(tmp_path / "bank", tasks=["seg/kidney_tumor"], backend="local", **changes)
+    assert not (tmp_path / "bank").exists()
+
+
+@pytest.mark.slow
+def test_a_bank_is_worded_by_a_teacher_and_by_rule_where_it_fails(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    endpoint.answers = [good, lambda m: "no", lambda m: "no", good]
+    report = build(
+        tmp_path / "bank",
+        tasks=["cls/skin_lesion"],
+        stages=["S1"],
+        per_cell=1,
+        demos=0,
+        briefs="teacher",
+        teacher=endpoint.teacher,
+        suites=["lite-mini"],
+        backend="local",
+        workers=1,
+    )
+    assert report.failed == [] and report.short == {}, str(report)
+    writers = sorted(state.provenance["writer"] for state in report.states)
+    assert writers == ["teacher", "teacher", "varied"]
+    assert report.teacher_refused == {"lost the name": 2}
+    for state in report.states:
+        if state.provenance["writer"] == "teacher":
+            assert state.provenance["model"] == "scripted"
