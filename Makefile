@@ -10,7 +10,7 @@ RUNS   ?= runs
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all soak lint format learn seed-bank bench bench-sandbox image clean
+.PHONY: help venv doors demo test test-all soak lint format learn seed-bank bench bench-sandbox image clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 14
@@ -23,16 +23,37 @@ $(STAMP): pyproject.toml $(wildcard requirements/*.txt)
 	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# Packages of others that would move the tested versions: a folder each, laid over the environment
+# by the tests that need it. Harbor wants a newer Python than the rest; without one its own test skips.
+DOORS := $(VENV)/doors
+NEWER = $(shell for p in python3.14 python3.13 python3.12 $(HOME)/.pyenv/versions/3.1[2-9]*/bin/python; \
+	do "$$p" -c 'import sys; assert sys.version_info >= (3, 12); print(sys.executable)' 2>/dev/null && break; done)
+
+doors: $(patsubst %,$(DOORS)/%/.installed,openenv verifiers harbor notebook)  ## Install what the doors' tests talk to
+
+$(DOORS)/harbor/.installed: requirements/harbor.txt $(STAMP)
+	@rm -rf $(@D)
+	@if [ -n "$(NEWER)" ]; then \
+	    $(BIN)/python -m pip install -qq --no-deps --ignore-requires-python --only-binary=:all: --target $(@D) -r $< \
+	        --python-version "$$("$(NEWER)" -c 'import sys; print("%d.%d" % sys.version_info[:2])')" && \
+	    mkdir -p $(@D)/bin && ln -s "$(NEWER)" $(@D)/bin/newer-python && touch $@; \
+	else echo "doors: no Python 3.12 or newer, Harbor is left out"; fi
+
+$(DOORS)/%/.installed: requirements/%.txt $(STAMP)
+	@rm -rf $(@D)
+	$(BIN)/python -m pip install -qq --no-deps --target $(@D) -r $<
+	@touch $@
+
 demo: $(STAMP)  ## Train an agent on the kidney-tumour task and report whether it got better
 	$(BIN)/bat-agent demo --out $(RUNS)/demo
 
 learn: $(STAMP)  ## The learning study: ways of training over seeds, committed under docs/results; ARMS=mixes
 	$(BIN)/bat-agent learn --runs $(RUNS)/learn --out docs/results/learn.json $(if $(ARMS),--arms $(ARMS))
 
-test: $(STAMP)  ## The test suite without its slow part; Docker tests run where a daemon answers
+test: $(STAMP) doors  ## The test suite without its slow part; Docker tests run where a daemon answers
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not soak"
 
-test-all: $(STAMP)  ## The whole test suite but the soak
+test-all: $(STAMP) doors  ## The whole test suite but the soak
 	@$(BIN)/python -m pytest -m "not soak"
 
 soak: $(STAMP)  ## Ten thousand cells on each backend: memory, descriptors and processes stay flat

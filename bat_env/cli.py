@@ -17,7 +17,7 @@ from bat_env.bank_cli import bank_app
 from bat_env.data_cli import data_app
 from bat_env.doors_cli import export_app, serve_openenv
 from bat_env.errors import BatError, SandboxUnavailableError
-from bat_env.extras import EXTRAS, HOST_BACKENDS, install, there
+from bat_env.extras import ALONE, DOORS, EXTRAS, HOST_BACKENDS, install, missing, there
 from bat_env.judge_cli import judge_app
 from bat_env.serve_cli import serve_app
 from bat_env.tasks_cli import tasks_app
@@ -127,6 +127,7 @@ def _findings() -> list[dict[str, Any]]:
         what = importlib.metadata.version(module) if found else "not installed"
         advice = "" if found else install(extra)
         rows.append(_row(f"package {module}", found, what, advice))
+    rows += _door_rows()
     rows.append(_docker_row())
     for backend, advice in (
         ("docker", "start a Docker daemon and run `bat-env image build`"),
@@ -149,6 +150,16 @@ def _findings() -> list[dict[str, Any]]:
         )
     )
     return rows
+
+
+def _door_rows() -> list[dict[str, Any]]:
+    rows = []
+    for door, (extra, opened) in DOORS.items():
+        lacking = missing(extra)
+        advice = install(extra) + (", in an environment of its own" if extra in ALONE else "")
+        found = f"missing: {', '.join(lacking)}" if lacking else opened
+        rows.append(_row(f"door {door}", not lacking, found, advice if lacking else ""))
+    return [*rows, _row("door harbor", True, "bat-env export harbor")]
 
 
 def _row(name: str, ok: bool, found: str, advice: str = "") -> dict[str, Any]:

@@ -34,6 +34,17 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {"train": ("sandbox-local",)}
 """Extra -> other extras that it includes."""
 
+DOORS: Final[Mapping[str, tuple[str, str]]] = {
+    "mcp": ("serve", "bat-env serve mcp"),
+    "openenv": ("openenv", "bat-env serve openenv"),
+    "trl": ("train", "bat_agent.integrations.trl.BatSpec"),
+    "verifiers": ("verifiers", "bat_agent.integrations.verifiers.load_environment"),
+}
+"""Door -> its extra, and what opens it."""
+
+ALONE: Final = ("openenv", "verifiers")
+"""Extras that move versions which other extras need: each wants an environment of its own."""
+
 HOST_BACKENDS: Final = ("local", "process")
 """Sandboxes whose cells import the packages of this very interpreter."""
 

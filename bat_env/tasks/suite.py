@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,17 @@ class Suite:
     name: str
     digest: str
     entries: tuple[SuiteEntry, ...]
+
+    def first(self, repeats: int) -> Suite:
+        """The first ``repeats`` instances of each task."""
+        seen: Counter[str] = Counter()
+        entries = []
+        for entry in self.entries:
+            seen[entry.task] += 1
+            if seen[entry.task] <= repeats:
+                entries.append(entry)
+        kept = tuple(entries)
+        return self if kept == self.entries else Suite(self.name, _digest(kept), kept)
 
     def of_tasks(self, tasks: Collection[str]) -> Suite:
         """The part of the suite that is of these tasks; it may be empty."""

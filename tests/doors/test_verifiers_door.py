@@ -15,7 +15,8 @@ def test_scripted_harness_scores_as_direct_runs(
     nothing_private: Callable[[list[str]], None],
 ) -> None:
     kwargs = {"sandbox": "local", "size": "mini"}
-    given = {**scripts, "gives up": scripts["oracle"][:2]}
+    # Side by side: one hands in, one stops in the middle and is graded all the same.
+    given = {"oracle": scripts["oracle"], "gives up": scripts["oracle"][:2]}
     answer = drive("verifiers", "verifiers_driver.py", {"env_kwargs": kwargs, "scripts": given})
     played = answer["played"]
     start = json.loads(played["oracle"]["start"])
@@ -28,11 +29,11 @@ def test_scripted_harness_scores_as_direct_runs(
             if info["status"] == "running":
                 info = env.truncate("stopped")[-1]
             assert played[name]["errors"] == []
-            assert set(played[name]["rewards"]) == {info["result"]["score"]}, name
-            assert all(played[name]["ok"])
+            assert played[name]["ok"] and played[name]["reward"] == info["result"]["score"], name
     finally:
         env.close()
-    assert played["oracle"]["rewards"][0] > 0.7
-    tools = json.loads(answer["log"][1])["tools"]
-    assert sorted(tool["name"] for tool in tools) == ["execute_code", "submit_results"]
+    assert played["oracle"]["reward"] > 0.7 > played["gives up"]["reward"] > 0
+    listed = [json.loads(text)["tools"] for text in answer["log"] if '"tools"' in text]
+    for tools in listed:
+        assert sorted(tool["name"] for tool in tools) == ["execute_code", "submit_results"]
     nothing_private(answer["log"])

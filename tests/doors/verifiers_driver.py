@@ -13,7 +13,7 @@ import verifiers.v1 as vf
 from bat_agent.integrations.verifiers import load_environment
 
 
-async def episodes(calls: list[Any], kwargs: dict[str, Any], n: int) -> dict[str, Any]:
+async def episode(calls: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     environment = load_environment(
         starts=1,
         seed=3,
@@ -25,24 +25,25 @@ async def episodes(calls: list[Any], kwargs: dict[str, Any], n: int) -> dict[str
         model="none", client=vf.EvalClientConfig(base_url="http://127.0.0.1:9/v1", api_key_var="NO")
     )
     async with environment.serving():
-        slots = environment.slots(task, n)
-        done = await asyncio.gather(*(environment.run_slot(slot, context) for slot in slots))
-    (trace,) = done[0].traces
+        (slot,) = environment.slots(task)
+        done = await environment.run_slot(slot, context)
+    (trace,) = done.traces
     return {
-        "ok": [episode.ok for episode in done],
-        "rewards": [episode.traces[0].reward for episode in done],
-        "errors": [e.model_dump(mode="json") for e in [*done[0].errors, *trace.errors]],
+        "ok": done.ok,
+        "reward": trace.reward,
+        "errors": [e.model_dump(mode="json") for e in [*done.errors, *trace.errors]],
         "start": task.data.start,
-        "key": task.key,
     }
+
+
+async def side_by_side(asked: dict[str, Any]) -> dict[str, Any]:
+    scripts: dict[str, list[Any]] = asked["scripts"]
+    done = await asyncio.gather(*(episode(c, asked["env_kwargs"]) for c in scripts.values()))
+    return dict(zip(scripts, done, strict=True))
 
 
 def main() -> None:
-    asked = json.loads(sys.stdin.read())
-    played = {
-        name: asyncio.run(episodes(calls, asked["env_kwargs"], 2 if name == "nop" else 1))
-        for name, calls in asked["scripts"].items()
-    }
+    played = asyncio.run(side_by_side(json.loads(sys.stdin.read())))
     print(json.dumps({"played": played, "log": scripted_harness.LOG}))
 
 

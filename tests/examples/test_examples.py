@@ -13,10 +13,19 @@ SCRIPTS = sorted(EXAMPLES.glob("*.py"))
 
 
 def test_there_are_examples() -> None:
-    assert {"quickstart.py", "custom_agent.py", "vector_rollouts.py"} <= {p.name for p in SCRIPTS}
+    wanted = {"quickstart", "custom_agent", "custom_backend", "custom_task", "random_agent"}
+    wanted |= {"scripted_agent", "train_your_model", "vector_rollouts"}
+    assert wanted <= {path.stem for path in SCRIPTS}
 
 
-@pytest.mark.parametrize("script", [pytest.param(p, id=p.name) for p in SCRIPTS])
+SLOW = {"train_your_model.py"}
+"""Their doors have tests of their own, which run every time."""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(p, id=p.name, marks=[pytest.mark.slow] * (p.name in SLOW)) for p in SCRIPTS],
+)
 def test_example_runs(script: Path, tmp_path: Path) -> None:
     assert len(script.read_text().splitlines()) <= 60
     done = subprocess.run(

@@ -56,7 +56,7 @@ def test_wheel_contains_no_rubbish(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"bat_env", "bat_agent"}
+    assert tops == {"automed_bat.py", "bat_env", "bat_agent"}
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
 
 
