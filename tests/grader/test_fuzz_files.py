@@ -114,7 +114,19 @@ def hostile_files(draw: st.DrawFn) -> bytes:
     return data
 
 
-@pytest.fixture(scope="module", params=task_ids())
+def _readers() -> list[Any]:
+    """Every task; those that are read and scored like one before them are `slow`."""
+    seen: set[tuple[str, str]] = set()
+    rows = []
+    for name in task_ids():
+        spec = load_task(name).spec
+        kind = (spec.metric.name, spec.output.format)
+        rows.append(pytest.param(name, marks=[pytest.mark.slow] if kind in seen else []))
+        seen.add(kind)
+    return rows
+
+
+@pytest.fixture(scope="module", params=_readers())
 def world(request: pytest.FixtureRequest) -> tuple[Task, Instance]:
     task = load_task(request.param)
     return task, task.instance("train", 3, "mini")
