@@ -177,7 +177,8 @@ def test_same_voxels_under_another_header_are_the_same_truth() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        (f"{machine_paths()[0]}/x.py", "path of this machine"),
+        # A name of its own: the path differs from one test process to the next.
+        pytest.param(f"{machine_paths()[0]}/x.py", "path of this machine", id="machine"),
         ("/home/alice/data", "home directory"),
         ("/Users/alice/data", "home directory"),
         ("AKIA" + "ABCDEFGHIJKLMNOP", "credential"),
