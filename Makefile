@@ -31,7 +31,7 @@ NEWER = $(shell for p in python3.14 python3.13 python3.12 $(HOME)/.pyenv/version
 
 doors: $(patsubst %,$(DOORS)/%/.installed,openenv verifiers harbor notebook)  ## Install what the doors' tests talk to
 
-$(DOORS)/harbor/.installed: requirements/harbor.txt $(STAMP)
+$(DOORS)/harbor/.installed: requirements/harbor.txt | $(STAMP)
 	@rm -rf $(@D)
 	@if [ -n "$(NEWER)" ]; then \
 	    $(BIN)/python -m pip install -qq --no-deps --ignore-requires-python --only-binary=:all: --target $(@D) -r $< \
@@ -39,7 +39,7 @@ $(DOORS)/harbor/.installed: requirements/harbor.txt $(STAMP)
 	    mkdir -p $(@D)/bin && ln -s "$(NEWER)" $(@D)/bin/newer-python && touch $@; \
 	else echo "doors: no Python 3.12 or newer, Harbor is left out"; fi
 
-$(DOORS)/%/.installed: requirements/%.txt $(STAMP)
+$(DOORS)/%/.installed: requirements/%.txt | $(STAMP)
 	@rm -rf $(@D)
 	$(BIN)/python -m pip install -qq --no-deps --target $(@D) -r $<
 	@touch $@
