@@ -22,9 +22,11 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from bat_env.bank import Bank, Demonstration, StageState
 from bat_env.bank.blobs import packed, unpacked
+from bat_env.cli import app
 from bat_env.errors import BankError
 
 
@@ -337,6 +339,28 @@ def test_an_archive_may_not_bring_more_than_is_allowed(
         pytest.raises(BankError, match="are allowed"),
     ):
         bank.merge(exported[1], max_bytes=100)
+
+
+def test_the_commands(exported: tuple[Path, Path], tmp_path: Path) -> None:
+    def run(*arguments: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, ["bank", *arguments])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    path = ["--path", str(tmp_path / "bank")]
+    assert "8 rows added, 0 were" in run("import", str(exported[1]), *path)
+    assert json.loads(run("import", str(exported[1]), *path, "--json"))["added"] == 0
+    with Bank.open(tmp_path / "bank") as bank:
+        bank.blobs.put(b"waste")
+    assert json.loads(run("gc", *path, "--json"))["removed"] == 1
+    assert "4 states, 4 demonstrations" in run("export", str(tmp_path / "out"), *path)
+    assert (tmp_path / "out").read_bytes() == exported[1].read_bytes()
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "log.txt").write_text("see /home/alice/x")
+    suite = ["--suite", "seg-mini-controller", "--files", str(tmp_path / "files")]
+    report = json.loads(run("scan", *suite, "--json", code=1))
+    assert report["files"] == 1 and report["findings"][0]["what"] == "a home directory"
+    assert "1 files scanned: 1 leaks" in run("scan", *suite, code=1)
 
 
 # ---------------------------------------------------------------------------- read-only attach

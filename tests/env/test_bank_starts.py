@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,3 +115,40 @@ def test_a_corrupt_state_is_never_half_used(make_env: MakeEnv, tmp_path: Path, b
     env = make_env(bank=tmp_path / "copy")
     with pytest.raises(BankError, match=state.state_id):
         env.reset(seed=0, options={"state_id": state.state_id})
+
+
+def test_a_reset_reads_only_what_its_worker_lacks(make_env: MakeEnv, tmp_path: Path) -> None:
+    task = load_task("seg/kidney_tumor")
+    row: dict[str, Any] = {
+        "track": "seg",
+        "task": task.spec.id,
+        "task_digest": task.digest,
+        "focus": "S1",
+        "outcome": "failure",
+        "index": 7,
+        "instance_digest": "",
+    }
+    files = {f"big{n}": os.urandom(60_000) for n in range(3)}
+    with Bank.open(tmp_path / "bank", create=True) as bank:
+        state = bank.add(StageState.model_validate(row), files)
+        reads: list[str] = []
+        plain = bank.blobs.get
+
+        def get(digest: str) -> bytes:
+            reads.append(digest)
+            return plain(digest)
+
+        bank.blobs.get = get  # type: ignore[method-assign]
+        env, wanted = make_env(bank=bank), {"state_id": state.state_id}
+        for _ in range(2):  # a worker keeps what comes for the second time
+            env.reset(seed=0, options=wanted)
+        reads.clear()
+        env.reset(seed=0, options=wanted)
+        contents = {hashlib.sha256(data).hexdigest() for data in files.values()}
+        assert not contents & set(reads), "a manifest is looked at, no content"
+        assert {p: d for p, d in env.workspace().items() if p in files} == files
+        big = bank.blobs.path(hashlib.sha256(files["big1"]).hexdigest())
+        big.write_bytes(b"rubbish")
+        with pytest.raises(BankError, match="corrupt"):
+            env.reset(seed=0, options=wanted)
+        assert env.episode.status == "running", "a refused reset leaves the episode as it was"
