@@ -97,14 +97,16 @@ class BatEngine:
         )
 
     def states(self) -> list[StateRow]:
-        """Reset states of the bank."""
+        """Admitted reset states of the bank: what is only a candidate trains nobody."""
         from bat_env.bank import Bank
 
         settings = self.config.bank
         with Bank.open(self.bank) as bank:
             rows = bank.query(size=settings.size, tier=settings.tier)
             return [
-                StateRow(s.state_id, s.workspace, s.track, s.focus.name, s.outcome) for s in rows
+                StateRow(s.state_id, s.workspace, s.track, s.focus.name, s.outcome)
+                for s in rows
+                if s.admitted
             ]
 
     def reward_version(self) -> str:

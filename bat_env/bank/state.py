@@ -110,6 +110,11 @@ class StageState(_Frozen):
         """The grid cell: (track, focus name, outcome)."""
         return (self.track, self.focus.name, self.outcome)
 
+    @property
+    def admitted(self) -> bool:
+        """Whether it has been played and let in: it then has the scores that it was let in with."""
+        return {"start", "oracle", "naive"} <= self.admission.keys()
+
     def content_id(self) -> str:
         """The id that this content has: 32 hex digits of a sha256."""
         key = [
