@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bat_agent import __version__
+from bat_agent.eval_cli import eval_command
 from bat_env import command_line
 
 app = typer.Typer(
@@ -53,63 +54,7 @@ def _root(
     """Agents on medical-imaging work: evaluate, train, report."""
 
 
-@app.command("eval")
-def eval_command(
-    agent: Annotated[
-        str, typer.Option(help="Name, module:Class, file.py:Class, or checkpoint or run folder.")
-    ],
-    suite: Annotated[str | None, typer.Option(help="Frozen held-out suite.")] = None,
-    task: Annotated[str | None, typer.Option(help="One task, at full size.")] = None,
-    repeats: Annotated[
-        int | None, typer.Option(help="Instances of each task; default all.")
-    ] = None,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature of a policy.")] = 0.7,
-    greedy: Annotated[bool, typer.Option(help="A policy takes its most likely token.")] = False,
-    tier: Annotated[str, typer.Option(help="lite, standard or pro.")] = "lite",
-    workers: Annotated[int, typer.Option(help="Parallel episodes of a script.")] = 2,
-    sandbox: Backend = "auto",
-    seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Also write every cell to this file.")] = None,
-    trajectories: Annotated[Path | None, typer.Option(help="Folder for the episodes.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Tracebacks of the agent.")] = False,
-) -> None:
-    """Score an agent on frozen held-out instances."""
-    from bat_agent.evaluate import check_request, play
-    from bat_agent.files import check_file
-    from bat_agent.progress import Phase, RunProgress
-
-    if debug:
-        logging.basicConfig(format="%(message)s")
-        logging.getLogger("bat_agent.rollout").setLevel(logging.DEBUG)
-    if out is not None:
-        check_file(out, "the file of --out")
-    request = check_request(
-        agent,
-        suite=suite,
-        task=task,
-        repeats=repeats,
-        temperature=temperature,
-        greedy=greedy,
-        tier=tier,
-        workers=workers,
-        sandbox=sandbox,
-        seed=seed,
-        trajectory_dir=trajectories,
-    )
-    show = RunProgress([Phase("eval", f"Evaluate {agent}", 60.0)])
-    with show, show.phase("eval") as advance:
-        evaluation = play(
-            request, lambda done, total: advance(done, total, f"{done}/{total} episodes")
-        )
-    summary = evaluation.summary()
-    if as_json:
-        print(json.dumps(summary, allow_nan=False))
-    else:
-        _print_scores(evaluation, summary)
-    if out is not None:
-        evaluation.save(out)  # After the scores: a disk that refuses must not lose them.
-    _tell_unscored(evaluation)
+app.command("eval")(eval_command)
 
 
 def _tell_unscored(evaluation: Any) -> None:

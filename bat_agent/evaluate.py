@@ -7,16 +7,20 @@ seed: two evaluations of one target pair instance by instance.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, TypeAlias
 
-from bat_agent.agents.base import AgentSource, load_agent
+from bat_agent.agents.base import Agent, AgentSource, load_agent, source_of
+from bat_agent.agents.failures import StopEvaluation
 from bat_agent.evaluation import CellScore, Evaluation, classify
 from bat_agent.files import check_folder, derived_seed, digest_of
+from bat_agent.journal import Journal
 from bat_agent.rollout import AGENT_ERROR, EnvPool, EpisodeResult, ResetSpec, run_agent
 from bat_env import TRACK_IDS
 from bat_env.errors import ConfigError, TaskError, unknown_name
@@ -126,6 +130,8 @@ class Request:
         max_live: Parallel episodes of a policy.
         seed: Of the sampling.
         trajectory_dir: Where to write the episodes, or ``None``.
+        journal: File that keeps played episodes, so that an interrupted evaluation goes on, or
+            ``None``.
     """
 
     plan: Plan
@@ -137,10 +143,23 @@ class Request:
     max_live: int
     seed: int
     trajectory_dir: Path | None
+    journal: Path | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the scores depend on besides plan and agent."""
+        return {
+            "tier": self.tier,
+            "backend": self.backend,
+            "seed": self.seed,
+            # Scripts sample nothing: their cells pair with either way of a policy.
+            **({"temperature": self.temperature} if self.source.checkpoint else {}),
+            **self.source.settings,
+        }
 
 
 def check_request(
-    agent: str | Path | AgentSource,
+    agent: str | Path | AgentSource | Agent | type[Agent],
     *,
     suite: str | None = None,
     task: str | None = None,
@@ -152,12 +171,14 @@ def check_request(
     max_live: int = 16,
     sandbox: str = "auto",
     seed: int = 0,
-    trajectory_dir: Path | None = None,
+    trajectory_dir: str | Path | None = None,
+    journal: str | Path | None = None,
 ) -> Request:
     """Check what to evaluate; plays and writes nothing.
 
     Args:
-        agent: Name, checkpoint folder, or what :func:`load_agent` gave.
+        agent: Name, checkpoint folder, class or object with ``reset`` and ``act``, or what
+            :func:`load_agent` gave.
         suite: Name of a frozen suite; or
         task: a task, at full size.
         repeats: Instances of each task; all frozen ones if ``None``.
@@ -169,6 +190,7 @@ def check_request(
         sandbox: Backend, or ``"auto"``.
         seed: Of the sampling.
         trajectory_dir: Where to write the episodes, or ``None``.
+        journal: File that keeps played episodes until the evaluation is finished, or ``None``.
 
     Raises:
         ConfigError: If the request cannot work, or what it needs is not installed.
@@ -188,12 +210,16 @@ def check_request(
         tiers = load_task(played).spec.tiers
         if tier not in tiers:
             raise unknown_name(f"tier of {played}", tier, tiers)
-    source = agent if isinstance(agent, AgentSource) else load_agent(agent)
+    if isinstance(agent, str | Path):
+        source = load_agent(agent)
+    else:
+        source = agent if isinstance(agent, AgentSource) else source_of(agent)
     if source.checkpoint is not None:
         require("train", f"The checkpoint {source.checkpoint}")
     backend = resolve_backend(sandbox)
     require_for_cells(backend)
     if trajectory_dir is not None:
+        trajectory_dir = Path(trajectory_dir)
         check_folder(trajectory_dir, "a folder for trajectories")
     return Request(
         plan=plan,
@@ -201,20 +227,25 @@ def check_request(
         backend=backend,
         temperature=0.0 if greedy else temperature,
         tier=tier,
-        workers=workers,
+        workers=min(workers, source.most),
         max_live=max_live,
         seed=seed,
         trajectory_dir=trajectory_dir,
+        journal=None if journal is None else Path(journal),
     )
 
 
 def evaluate(
-    agent: str | Path | AgentSource, *, progress: Progress | None = None, **settings: Any
+    agent: str | Path | AgentSource | Agent | type[Agent],
+    *,
+    progress: Progress | None = None,
+    **settings: Any,
 ) -> Evaluation:
     """Play an agent on a held-out suite or task.
 
     Args:
-        agent: Name, checkpoint folder, or what :func:`load_agent` gave.
+        agent: Name, checkpoint folder, class or object with ``reset`` and ``act``, or what
+            :func:`load_agent` gave. An object plays one episode at a time.
         progress: Called after each episode.
         settings: As those of :func:`check_request`.
 
@@ -242,6 +273,8 @@ def play(request: Request, progress: Progress | None = None) -> Evaluation:
     Raises:
         TaskError: If an instance is not the frozen one.
         CheckpointError: If a checkpoint is damaged.
+        StopEvaluation: If the agent stops, for example at its cost limit.
+        ConfigError: If the journal is of another evaluation.
     """
     from bat_env.tasks import load_task
 
@@ -257,21 +290,36 @@ def play(request: Request, progress: Progress | None = None) -> Evaluation:
         for t in plan.targets
     ]
     run, checkpoint = _player(request)
-    results: dict[int, EpisodeResult] = {}
-    attempts: dict[int, int] = dict.fromkeys(range(len(specs)), 0)
+    journal = _journal(request, specs)
+    results = {} if journal is None else journal.known(specs)
+    attempts: dict[int, int] = dict.fromkeys(range(len(specs)), 0) | dict.fromkeys(results, 1)
+    number_of = {spec.to_json(): i for i, spec in enumerate(specs)}
     for _ in range(ATTEMPTS):
         missing = [i for i in range(len(specs)) if i not in results or _lost(results[i])]
         if not missing:
             break
         offset = len(specs) - len(missing)
 
-        def report(done: int, total: int, _: EpisodeResult, offset: int = offset) -> None:
+        def report(done: int, total: int, played: EpisodeResult, offset: int = offset) -> None:
+            if journal is not None and _scored(played):
+                journal.add(number_of[played.spec.to_json()], played, _usage(source))
             if progress is not None:
                 progress(offset + done, offset + total)
 
-        played = run(missing, [specs[i] for i in missing], report)
+        try:
+            played = run(missing, [specs[i] for i in missing], report)
+        except StopEvaluation as stop:
+            if journal is None:
+                raise
+            journal.stop(_usage(source))
+            raise StopEvaluation(
+                f"{stop} {len(journal)} of {len(specs)} episodes are played."
+            ) from None
         for i, result in zip(missing, played, strict=True):
             _check_frozen(plan.targets[i], str(result.info.get("instance_digest", "")))
+            if i in results:
+                result.tokens += results[i].tokens
+                result.cost += results[i].cost
             results[i] = result
             attempts[i] += 1
     return Evaluation(
@@ -279,19 +327,29 @@ def play(request: Request, progress: Progress | None = None) -> Evaluation:
         checkpoint=checkpoint,
         target=plan.name,
         target_digest=plan.digest,
-        settings={
-            "tier": tier,
-            "backend": request.backend,
-            "seed": request.seed,
-            # Scripts sample nothing: their cells pair with either way of a policy.
-            **({"temperature": request.temperature} if source.checkpoint else {}),
-        },
+        settings=request.settings,
+        usage=_usage(source),
         cells=tuple(
             _cell(t, s.seed, results[i], attempts[i])
             for i, (t, s) in enumerate(zip(plan.targets, specs, strict=True))
         ),
         seconds=time.monotonic() - started,
     )
+
+
+def _usage(source: AgentSource) -> dict[str, Any]:
+    return {} if source.usage is None else source.usage()
+
+
+def _journal(request: Request, specs: Sequence[ResetSpec]) -> Journal | None:
+    """The journal, with what an earlier start spent given back to the agent's books."""
+    if request.journal is None:
+        return None
+    key = digest_of([request.source.name, request.settings, [spec.to_json() for spec in specs]])
+    journal = Journal(request.journal, key)
+    if journal.usage and request.source.restore is not None:
+        request.source.restore(journal.usage)
+    return journal
 
 
 def reset_spec(
@@ -418,3 +476,13 @@ def _cell(target: Target, seed: int, result: EpisodeResult, attempts: int) -> Ce
         trajectory=Path(result.trajectory).name if result.trajectory else "",
         error="" if values else result.error,
     )
+
+
+class _Callable(ModuleType):
+    """`bat_agent.evaluate(...)` works, although it is the name of this module too."""
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Evaluation:
+        return evaluate(*arguments, **settings)
+
+
+sys.modules[__name__].__class__ = _Callable

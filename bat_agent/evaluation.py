@@ -84,6 +84,8 @@ class Evaluation:
         settings: What else the scores depend on: repeats, temperature, greedy, tier, backend.
         cells: In suite order.
         seconds: Wall time.
+        usage: What the agent says that it spent in all, lost episodes included; empty for agents
+            that keep no books.
     """
 
     agent: str
@@ -93,6 +95,7 @@ class Evaluation:
     checkpoint: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    usage: Mapping[str, Any] = field(default_factory=dict)
 
     # ------------------------------------------------------------------------------- aggregates
 
@@ -157,6 +160,9 @@ class Evaluation:
             "episodes": len(self.cells),
             "invalid": self.invalid,
             "seconds": round(self.seconds, 3),
+            "tokens": sum(cell.tokens for cell in self.cells),
+            "cost": self.usage.get("cost", sum(cell.cost for cell in self.cells)),
+            **({"usage": dict(self.usage)} if self.usage else {}),
         }
 
     def difference(self, baseline: Evaluation, seed: int = 0) -> Interval | None:
@@ -234,6 +240,7 @@ class Evaluation:
             "target_digest": self.target_digest,
             "settings": dict(self.settings),
             "seconds": self.seconds,
+            "usage": dict(self.usage),
             "summary": self.summary(),
             "failures": self.failures,
             "pairing": self.pairing,
@@ -261,6 +268,7 @@ class Evaluation:
                 settings=value["settings"],
                 seconds=value["seconds"],
                 cells=tuple(CellScore(**cell) for cell in value["cells"]),
+                usage=value.get("usage", {}),
             )
         except (KeyError, TypeError) as error:
             raise ConfigError(f"Not an evaluation: {path} ({error!r}). Delete it.") from None

@@ -6,14 +6,15 @@ observation and the public part of ``info``, and afterwards sees observations on
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
-from bat_agent.agents.plugin import plugged_class
+from bat_agent.agents.plugin import METHODS, checked_class, plugged_class
 from bat_env.errors import CheckpointError, ConfigError, unknown_name
 
 ToolCall: TypeAlias = dict[str, Any]
@@ -26,6 +27,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "nop": "bat_agent.agents.scripted:NopAgent",
     "naive": "bat_agent.agents.scripted:NaiveAgent",
     "oracle": "bat_agent.agents.scripted:OracleAgent",
+    "chat": "bat_agent.agents.chat:ChatAgent",
 }
 
 
@@ -57,11 +59,22 @@ class AgentSource:
         make: Gives a new agent, one per running episode; ``None`` for a policy checkpoint, which
             plays in batched waves instead.
         checkpoint: Folder of the policy, or ``None``.
+        settings: What its scores depend on, for the file of an evaluation.
+        usage: Gives the sums of what it spent, over all episodes.
+        restore: Takes such sums of an earlier start.
+        most: Episodes that it can play at once.
+        settings: What its scores depend on, for the file of an evaluation.
+        usage: Gives the sums of what it spent, over all episodes.
+        restore: Takes such sums of an earlier start.
     """
 
     name: str
     make: Callable[[], Agent] | None = None
     checkpoint: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    usage: Callable[[], dict[str, Any]] | None = None
+    restore: Callable[[Mapping[str, Any]], None] | None = None
+    most: int = 1 << 16
 
 
 def agent_names() -> tuple[str, ...]:
@@ -103,6 +116,46 @@ def load_agent(name: str | Path) -> AgentSource:
         points,
         "A checkpoint folder works too, and a class: module:Class or path/to/file.py:Class.",
     )
+
+
+def source_of(agent: Agent | type[Agent]) -> AgentSource:
+    """The source of an agent that is at hand.
+
+    Args:
+        agent: A class, of which every episode gets a new one, or an object, which plays them all,
+            one at a time.
+
+    Raises:
+        ConfigError: If it is neither, or the class cannot be made without arguments.
+    """
+    if inspect.isclass(agent):
+        return AgentSource(agent.__name__, make=checked_class(agent, agent.__qualname__))
+    if not all(callable(getattr(agent, method, None)) for method in METHODS):
+        raise ConfigError(
+            "Expected an agent's name, a checkpoint folder, or a class or object with the methods "
+            f"reset and act, came {agent!r:.80}. See examples/custom_agent.py."
+        )
+    return AgentSource(type(agent).__name__, make=lambda: _Borrowed(agent), most=1)
+
+
+class _Borrowed:
+    """An agent of the caller: it lives longer than an episode, so it is not closed after one."""
+
+    def __init__(self, agent: Any) -> None:
+        self.reset, self.act = agent.reset, agent.act
+        self._agent = agent
+
+    @property
+    def tokens(self) -> int:
+        return int(getattr(self._agent, "tokens", 0))
+
+    @property
+    def cost(self) -> float:
+        return float(getattr(self._agent, "cost", 0.0))
+
+    @property
+    def record(self) -> Any:
+        return getattr(self._agent, "record", None)
 
 
 def plugged_in(text: str) -> AgentSource:

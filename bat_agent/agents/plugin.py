@@ -34,6 +34,19 @@ def plugged_class(text: str) -> Callable[[], Any]:
     if made is None:
         agents = (n for n, value in vars(module).items() if _is_agent(value))
         raise unknown_name(f"agent class of {where}", name, agents)
+    return checked_class(made, text)
+
+
+def checked_class(made: Any, text: str) -> Callable[[], Any]:
+    """``made`` if it is the class of an agent that is made without arguments.
+
+    Args:
+        made: The class.
+        text: How it was named.
+
+    Raises:
+        ConfigError: If it is none.
+    """
     if not inspect.isclass(made) or not _is_agent(made):
         raise ConfigError(
             f"Expected {text} to be a class with the methods reset and act, came "
@@ -47,7 +60,8 @@ def plugged_class(text: str) -> Callable[[], Any]:
         ) from None
     except ValueError:
         pass  # Built-in constructors tell no signature.
-    return made
+    agent: Callable[[], Any] = made
+    return agent
 
 
 def _is_agent(value: Any) -> bool:

@@ -32,6 +32,11 @@ For each function call, return a json object with function name and arguments wi
 </tool_call>"""
 
 
+def hermes_system(tools: Sequence[Mapping[str, Any]]) -> str:
+    """The system message that states the tools and the form of a call."""
+    return _SYSTEM.format(tools="\n".join(json.dumps(t, ensure_ascii=False) for t in tools))
+
+
 class HermesCodec:
     """ChatML with Hermes tool calls; a turn is one ``<tool_call>`` (prose before it is allowed).
 
@@ -61,9 +66,8 @@ class HermesCodec:
             from bat_env.tools import hermes_tools
 
             tools = hermes_tools()
-        rendered = "\n".join(json.dumps(t, ensure_ascii=False) for t in tools)
         self._head = self._trusted(
-            f"<|im_start|>system\n{_SYSTEM.format(tools=rendered)}<|im_end|>\n<|im_start|>user\n"
+            f"<|im_start|>system\n{hermes_system(tools)}<|im_end|>\n<|im_start|>user\n"
         )
         # Thinking models expect their (empty) thought to be closed before a plain answer.
         thought = "<think>\n\n</think>\n\n" if "<think>" in self._ids else ""

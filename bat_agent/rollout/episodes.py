@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
+from bat_agent.agents.failures import EndEpisode, ServiceError, StopEvaluation
 from bat_env.errors import BatError, ConfigError, GraderError, SandboxError
 
-INFRASTRUCTURE: Final = (SandboxError, GraderError)
+INFRASTRUCTURE: Final = (SandboxError, GraderError, ServiceError)
 """Failures that are nobody's fault: the episode is invalid, its reward ``None``."""
 
 ATTEMPTS: Final = 2
@@ -265,6 +266,7 @@ def run_agent(
 
     Raises:
         ConfigError: If an agent refuses to start: what it lacks, it lacks in every episode.
+        StopEvaluation: If an agent says that no further episode shall be played.
     """
     pool = EnvPool(trajectory_kwargs(trajectory_dir), agent_name)
     lock = threading.Lock()
@@ -272,8 +274,11 @@ def run_agent(
 
     def play(spec: ResetSpec) -> EpisodeResult:
         nonlocal done
+        lost = (0, 0.0)
         for _ in range(ATTEMPTS):
             episode = _play(pool, make_agent, spec)
+            episode.tokens, episode.cost = episode.tokens + lost[0], episode.cost + lost[1]
+            lost = episode.tokens, episode.cost
             # What the agent did to itself it would do again, perhaps for money.
             if episode.reward is not None or episode.status == AGENT_ERROR:
                 break
@@ -303,10 +308,17 @@ def _play(pool: EnvPool, make_agent: Callable[[], AgentLike], spec: ResetSpec) -
         _ask(agent.reset, observation, public_info(info), starts=True)
         over = False
         while not over:
-            action = _ask(agent.act, observation)
+            try:
+                action = _ask(agent.act, observation)
+            except EndEpisode as end:
+                observation, gain, _, over, info = env.unwrapped.truncate(str(end))
+                reward += float(gain)
+                break
+            _keep_record(env, agent)
             observation, gain, terminated, truncated, info = env.step(action)
             turns, reward = turns + 1, reward + float(gain)
             over = bool(terminated or truncated)
+        _tell_the_end(agent, observation)
         episode = finish(spec, reward, info, start)
         episode.trajectory = trajectory_path(env)
     except INFRASTRUCTURE as error:
@@ -317,6 +329,9 @@ def _play(pool: EnvPool, make_agent: Callable[[], AgentLike], spec: ResetSpec) -
     except BaseException:
         pool.discard(env)
         raise
+    finally:
+        if agent is not None:
+            _release(agent)
     episode.turns, episode.seconds = turns, time.perf_counter() - began
     episode.tokens = int(getattr(agent, "tokens", 0))
     episode.cost = float(getattr(agent, "cost", 0.0))
@@ -336,16 +351,42 @@ def _ask(method: Callable[..., Any], *arguments: Any, starts: bool = False) -> A
     Raises:
         AgentError: Whatever it raised.
         ConfigError: Its own refusal to start.
+        StopEvaluation, EndEpisode: As it was raised.
     """
     try:
         value = method(*arguments)
         return asyncio.run(value) if inspect.iscoroutine(value) else value
-    except INFRASTRUCTURE:
+    except (*INFRASTRUCTURE, StopEvaluation, EndEpisode):
         raise
     except BaseException as error:
         if starts and isinstance(error, ConfigError):
             raise
         raise AgentError(told(error)) from error
+
+
+def _keep_record(env: Any, agent: Any) -> None:
+    """What the agent says about its last action goes into the trajectory."""
+    record = getattr(agent, "record", None)
+    annotate = getattr(env.unwrapped, "annotate", None)
+    if record is not None and annotate is not None:
+        annotate(record)
+
+
+def _tell_the_end(agent: Any, observation: Mapping[str, Any]) -> None:
+    """The last observation, for agents that have somebody waiting for it."""
+    ended = getattr(agent, "ended", None)
+    if callable(ended):
+        _ask(ended, observation)
+
+
+def _release(agent: Any) -> None:
+    """Give back what an agent holds for an episode."""
+    close = getattr(agent, "close", None)
+    if callable(close):
+        try:
+            close()
+        except Exception as error:
+            _logger.warning("The agent's close() raised %s", told(error))
 
 
 def told(error: BaseException) -> str:

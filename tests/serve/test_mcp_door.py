@@ -1,4 +1,4 @@
-"""The MCP door with the official client: stdio and HTTP, equal to the direct run, nothing private."""
+"""The MCP door with the official client: equal to the direct run, and nothing private crosses."""
 
 from __future__ import annotations
 
