@@ -19,6 +19,7 @@ from bat_env.doors_cli import export_app, serve_openenv
 from bat_env.errors import BatError, SandboxUnavailableError
 from bat_env.extras import ALONE, DOORS, EXTRAS, HOST_BACKENDS, install, missing, there
 from bat_env.judge_cli import judge_app
+from bat_env.play_cli import play
 from bat_env.serve_cli import serve_app
 from bat_env.tasks_cli import tasks_app
 from bat_env.trajectory_cli import explain, rescore
@@ -42,6 +43,7 @@ app.add_typer(serve_app, name="serve")
 serve_app.command("openenv")(serve_openenv)
 app.add_typer(export_app, name="export")
 app.command("explain")(explain)
+app.command("play")(play)
 app.command("rescore")(rescore)
 
 Backend = Annotated[str, typer.Option(help="auto, docker, local, process or a registered name.")]
