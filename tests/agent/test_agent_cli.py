@@ -186,6 +186,7 @@ def test_a_signal_ends_in_one_line(number: int, code: int, tmp_path: Path) -> No
     )
     until = time.monotonic() + 120
     while not (tmp_path / "started").exists() and time.monotonic() < until:
+        assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     process.send_signal(number)
     out, err = process.communicate(timeout=120)

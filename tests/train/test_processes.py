@@ -14,6 +14,7 @@ from bat_agent.grpo import grpo_arguments, train_grpo
 from bat_agent.launch import accelerate_yaml, command, train_in_processes
 from bat_agent.policy import load_policy
 from bat_agent.presets import PRESETS
+from bat_agent.sft import train_sft
 from bat_agent.steps import read_steps
 from bat_env.errors import ConfigError
 
@@ -52,6 +53,19 @@ def test_two_processes_give_the_weights_of_one(
     assert train_in_processes("grpo", TWO, tmp_path / "two", arguments, steps=STEPS) == two
 
 
+@pytest.mark.slow
+def test_two_processes_make_the_supervised_start_of_one(toy_bank: Path, tmp_path: Path) -> None:
+    few = {"sft": {"steps": 4, "save_every_steps": 2}}
+    one = train_sft(toy_bank, tmp_path / "one", toy_training.PRESET.updated(**few), seed=2)
+    arguments = {"bank_path": str(toy_bank), "seed": 2}
+    preset = TWO.updated(**few)
+    two = train_in_processes("sft", preset, tmp_path / "two", arguments, steps=4)
+    a, b = (load_policy(folder).model.state_dict() for folder in (one, two))
+    assert max((a[name] - b[name]).abs().max().item() for name in a) < 1e-3
+    ours, theirs = read_steps(tmp_path / "two"), read_steps(tmp_path / "one")
+    assert [s["loss"] for s in ours] == pytest.approx([s["loss"] for s in theirs], abs=1e-3)
+
+
 def test_a_process_that_fails_is_told(tmp_path: Path) -> None:
     arguments = {"start_checkpoint": "nowhere", "specs": [], "modules": ["no_such_module"]}
     with pytest.raises(
@@ -82,6 +96,13 @@ def test_large_presets_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         # The trainer's own checks, but for the one that looks for a GPU.
         accepted = GRPOConfig(**{**arguments, "bf16": False, "use_cpu": True})
         assert accepted.loss_type == "grpo" and accepted.vllm_mode == "colocate"
+        server = {"vllm_mode": "server", "vllm_server_host": "127.0.0.1"}
+        changed = preset.updated(system={"use_vllm": True, "vllm": server})
+        monkeypatch.setenv("WORLD_SIZE", str(preset.system.processes))
+        arguments = grpo_arguments(changed, tmp_path, steps=1, seed=0)
+        monkeypatch.delenv("WORLD_SIZE")
+        accepted = GRPOConfig(**{**arguments, "bf16": False, "use_cpu": True})
+        assert accepted.vllm_mode == "server" and accepted.use_vllm
         sharded = bool(preset.system.fsdp)
         assert (value["distributed_type"] == "FSDP") == sharded
         if sharded:
