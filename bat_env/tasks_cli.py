@@ -101,7 +101,7 @@ def _costs(by_part: Mapping[str, float]) -> str:
 
 @tasks_app.command("check")
 def check(
-    name: Annotated[str | None, typer.Argument(help="Task; default: all.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Tasks; default: all.")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="Play no episodes.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Play a sample of them.")] = False,
     sandbox: Annotated[str, typer.Option(help="Backend of the episodes.")] = "auto",
@@ -115,7 +115,7 @@ def check(
     depth: Depth = "files" if fast else "quick" if quick else "all"
     rows: list[dict[str, str]] = []
     costs: dict[str, dict[str, dict[str, float]]] = {}
-    for task_id in [load_task(name).id] if name else task_ids():
+    for task_id in [load_task(name).id for name in names] if names else task_ids():
         task, paid = load_task(task_id), costs.setdefault(task_id, {})
 
         def on_cost(

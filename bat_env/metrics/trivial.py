@@ -16,7 +16,9 @@ from bat_env.metrics.arrays import Floats, Picture
 _ORDERS: Final = {"nearest": 0, "linear": 1, "cubic": 3}
 _CHOICES: Final = (
     *("identity", "nearest", "linear", "cubic", "gaussian:<sigma>", "median:<size>"),
-    *("constant:<value>", "scaled:<gain>:<offset>"),
+    *("constant:<value>", "scaled:<gain>:<offset>", "cubic+median:<size>"),
+    *("cubic+gaussian:<sigma>", "cubic+bilateral:<sigma>:<value sigma>"),
+    *("cubic+unsharp:<sigma>:<amount>", "cubic+wiener:<size>"),
 )
 
 
@@ -40,6 +42,57 @@ def _resampled(source: Picture, grid: Picture, order: int) -> Floats:
     )
 
 
+def _parsed(text: str) -> tuple[str, list[float]]:
+    """Name and numbers; what has no numbers where numbers should be is a name that is unknown."""
+    name, *numbers = text.split(":")
+    try:
+        return name, [float(number) for number in numbers]
+    except ValueError:
+        return text, []
+
+
+def _filtered(text: str, source: Picture, grid: Picture, order: int) -> Floats | None:
+    """A filter after interpolation; ``None`` if there is no such filter."""
+    match _parsed(text):
+        case "gaussian", [sigma]:
+            made = ndimage.gaussian_filter(_resampled(source, grid, order), sigma)
+        case "median", [size]:
+            made = ndimage.median_filter(_resampled(source, grid, order), int(size))
+        case "bilateral", [sigma, value_sigma]:
+            made = _bilateral(_resampled(source, grid, order), sigma, value_sigma)
+        case "unsharp", [sigma, amount]:
+            sharp = _resampled(source, grid, order)
+            made = sharp + amount * (sharp - ndimage.gaussian_filter(sharp, sigma))
+        case "wiener", [size]:
+            made = _wiener(_resampled(source, grid, order), int(size))
+        case _:
+            return None
+    return np.asarray(made, np.float64)
+
+
+def _bilateral(values: Floats, sigma: float, value_sigma: float) -> Floats:
+    """Mean of near voxels of a like value."""
+    reach = max(1, round(2 * sigma))
+    padded = np.pad(values, reach, "edge")
+    total, weight = np.zeros(values.shape), np.zeros(values.shape)
+    for offset in np.ndindex((2 * reach + 1,) * values.ndim):
+        part = padded[tuple(slice(o, o + n) for o, n in zip(offset, values.shape, strict=True))]
+        far = sum((o - reach) ** 2 for o in offset) / sigma**2
+        share = np.exp(-0.5 * (far + ((part - values) / value_sigma) ** 2))
+        total += share * part
+        weight += share
+    return total / weight
+
+
+def _wiener(values: Floats, size: int) -> Floats:
+    """The local mean where the variance is that of noise, the value itself where it is larger."""
+    mean = ndimage.uniform_filter(values, size)
+    variance = ndimage.uniform_filter(values * values, size) - mean**2
+    noise = float(variance.mean())
+    share = np.maximum(variance - noise, 0.0) / np.maximum(variance, max(noise, 1e-12))
+    return np.asarray(mean + share * (values - mean), np.float64)
+
+
 def trivial_output(method: str, source: Picture, grid: Picture) -> Floats:
     """The output of a trivial method.
 
@@ -47,28 +100,32 @@ def trivial_output(method: str, source: Picture, grid: Picture) -> Floats:
         method: ``identity`` (the input, where sizes differ its nearest voxels), ``nearest``,
             ``linear``, ``cubic`` (interpolation onto the grid), ``gaussian:<sigma>`` and
             ``median:<size>`` (voxels, after linear interpolation), ``constant:<value>``,
-            ``scaled:<gain>:<offset>`` (linear interpolation, then gain and offset).
+            ``scaled:<gain>:<offset>`` (linear interpolation, then gain and offset). After an
+            interpolation and ``+`` stands a filter, as in ``cubic+median:5``: ``median``,
+            ``gaussian``, ``bilateral:<sigma>:<value sigma>``, ``unsharp:<sigma>:<amount>`` or
+            ``wiener:<size>``.
         source: The input.
         grid: The grid that the output must lie on.
 
     Raises:
         UnknownNameError: If there is no such method.
     """
-    name, *numbers = method.split(":")
-    try:
-        values = [float(number) for number in numbers]
-    except ValueError:
-        name = method
-        values = []
+    first, plus, then = method.partition("+")
+    if plus:
+        filtered = _filtered(then, source, grid, _ORDERS[first]) if first in _ORDERS else None
+        if filtered is None:
+            raise unknown_name("trivial method", method, _CHOICES)
+        return filtered
+    name, values = _parsed(method)
     match name, values:
         case "identity", []:
             return _resampled(source, grid, 0)
         case (("nearest" | "linear" | "cubic"), []):
             return _resampled(source, grid, _ORDERS[name])
-        case "gaussian", [sigma]:
-            return np.asarray(ndimage.gaussian_filter(_resampled(source, grid, 1), sigma))
-        case "median", [size]:
-            return np.asarray(ndimage.median_filter(_resampled(source, grid, 1), int(size)))
+        case (("gaussian" | "median"), [_]):
+            made = _filtered(method, source, grid, 1)
+            assert made is not None
+            return made
         case "constant", [value]:
             return np.full(grid.values.shape, value)
         case "scaled", [gain, offset]:

@@ -79,6 +79,8 @@ class Player:
 
     Attributes:
         lost: Mistake id -> part -> what it lost against careful work, of the mistakes played.
+        cheapest: What careful work took at least, CPU seconds: by size (lite tier, from scratch)
+            and by the id of the start state.
     """
 
     def __init__(self, task: Task, sandbox: str = "auto") -> None:
@@ -88,6 +90,7 @@ class Player:
         self._careful: dict[tuple[str, str], Played] = {}
         self._states = States()
         self.lost: dict[str, dict[str, float]] = {}
+        self.cheapest: dict[str, float] = {}
 
     def play(
         self,
@@ -136,6 +139,9 @@ class Player:
             over, info = _step(env, submit_call())
         after = tree_cpu_s()
         cpu_s = None if before is None or after is None else after - before
+        if cpu_s is not None and not choices and not check and tier == "lite":
+            key = size if state is None else state.state_id
+            self.cheapest[key] = min(cpu_s, self.cheapest.get(key, cpu_s))
         return _played(env, info, cpu_s, checked)
 
     def printed(self, checks: Mapping[str, str]) -> dict[str, str]:
