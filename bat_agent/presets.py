@@ -204,7 +204,13 @@ _QWEN_9B: Final = Preset(
         use_vllm=True,
         vllm=_VLLM,
         fsdp="full_shard auto_wrap",
-        fsdp_config={"fsdp_version": 2, "reshard_after_forward": True},
+        fsdp_config={
+            "fsdp_version": 2,
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "reshard_after_forward": True,
+            # Checkpoints are whole models: anything that loads one loads them.
+            "state_dict_type": "FULL_STATE_DICT",
+        },
     ),
 )
 

@@ -107,6 +107,7 @@ def test_large_presets_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert (value["distributed_type"] == "FSDP") == sharded
         if sharded:
             plugin = FullyShardedDataParallelPlugin(**preset.system.fsdp_config)
-            assert plugin.fsdp_version == 2
+            assert plugin.fsdp_version == 2 and "FULL" in str(plugin.state_dict_type)
+            assert value["fsdp_config"]["fsdp_state_dict_type"] == "FULL_STATE_DICT"
     words = command(PRESETS["qwen3.5-9b-8gpu"], tmp_path)
     assert words[0] == sys.executable and "accelerate.commands.launch" in words
