@@ -122,6 +122,8 @@ class Evidence:
         plan_image: What decoding ``plan/plan.png`` in the grader process gave.
         versions: Package name -> version inside the sandbox image.
         probe_expected: Private expected ``{"mean", "std"}`` of the network on the probe input.
+        handed: The same of what a bank state handed over of the focused stage's own files (S1, S2).
+        cured: Whether clean runs on several cases show the pipeline cured of what was handed over.
         judge: Where a judge is on: its model, the digests of prompt and contract, and its findings
             by item, JSON-able (see :mod:`bat_env.judge`).
         lost: Kind of evidence (a field name above) -> how infrastructure lost it. Items that rest
@@ -140,6 +142,8 @@ class Evidence:
     plan_image: Mapping[str, Any] | None = None
     versions: Mapping[str, str] | None = None
     probe_expected: Mapping[str, float] | None = None
+    handed: Evidence | None = None
+    cured: bool = False
     judge: dict[str, Any] | None = None
     lost: dict[str, str] = field(default_factory=dict)
 

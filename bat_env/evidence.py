@@ -133,6 +133,8 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
             }
         elif isinstance(value, RerunResult):
             value = {"ok": value.ok, "message": value.message}
+        elif isinstance(value, Evidence):
+            value = _evidence(value)
         elif isinstance(value, GradeResult):
             value = {f.name: _pack(getattr(value, f.name)) for f in dataclasses.fields(value)}
         else:
@@ -186,6 +188,8 @@ def _thawed(stored: Mapping[str, Any]) -> Evidence:
             }
         elif name in ("probe_rerun", "batch_rerun") and value is not None:
             value = RerunResult(**value)
+        elif name == "handed" and value is not None:
+            value = _thawed(value)
         elif name in ("grade", "grade_own", "inherited") and value is not None:
             value = _unpack(value)
             value = GradeResult(**{**value, "ci95": tuple(value["ci95"])})

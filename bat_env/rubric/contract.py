@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Final
 
-from bat_env.episode import Episode
+from bat_env.episode import CellRecord, Episode
 from bat_env.errors import unknown_name
 from bat_env.rubric import build, claims, infer, plan, setup, submit, validate
 from bat_env.rubric.base import (
@@ -31,10 +31,12 @@ from bat_env.rubric.base import (
     Verdict,
 )
 from bat_env.rubric.claims import matching, own_paths
+from bat_env.sandbox.base import CellResult, Delta
 from bat_env.stages import OUTCOMES, Stage, agentic, overall, quantize
 from bat_env.tasks.spec import TaskSpec, TierSpec
 
 NO_WORK: Final[str] = "Nothing earns before one successful cell has changed the workspace."
+HANDED: Final[str] = "What was handed over met this already."
 FORM_ALONE: Final[str] = "Order alone earns nothing: nothing else of this stage was found true."
 
 
@@ -145,7 +147,31 @@ class RubricContract:
         if not episode.worked:
             return tuple(Verdict(item.id, "fail", message=NO_WORK) for item in self.items)
         verdicts = tuple(item.predicate(episode, ctx, final) for item in self.items)
-        return self._without_hollow_form(verdicts) if final else verdicts
+        if not final:
+            return verdicts
+        return self._without_hollow_form(self._without_handed(verdicts, episode, ctx))
+
+    def _without_handed(
+        self, verdicts: tuple[Verdict, ...], episode: Episode, ctx: Context
+    ) -> tuple[Verdict, ...]:
+        """Items of S1 and S2 that what a bank state handed over met, and still does, drop out.
+
+        To write a file again that was right before is no work, whatever else is changed in it. What
+        was mended is, also where the rest of what was handed over is left as it is.
+        """
+        evidence = episode.evidence
+        if evidence.handed is None and "handed" not in evidence.lost:
+            return verdicts
+        found = list(verdicts)
+        for stage in (Stage.S1, Stage.S2):
+            rows = [n for n, item in enumerate(self.items) if item.stage is stage]
+            for n in rows:
+                found[n] = _handed_verdict(self.items[n], episode, ctx)
+            told = [n for n in rows if self.items[n].at_hand_in]
+            if told and all(found[n].state == "na" for n in told):
+                for n in rows:
+                    found[n] = replace(found[n], state="na", value=0.0, message=HANDED)
+        return tuple(found)
 
     def _without_hollow_form(self, verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
         """Items of order count where something that rests on truth holds in the same stage.
@@ -174,7 +200,9 @@ class RubricContract:
         rows = [(item, v) for item, v in rows if v.state != "na"]
         if not rows:
             return None
-        eta = evidence_share(episode, [item for item, _ in rows])
+        handed = stage in (Stage.S1, Stage.S2) and episode.evidence.handed is not None
+        seen = as_own(episode) if handed else episode
+        eta = evidence_share(seen, [item for item, _ in rows])
         if any(v.state == "null" for _, v in rows):
             return StageResult(stage, None, eta, None)
         weight = sum(item.weight for item, _ in rows)
@@ -202,6 +230,44 @@ class RubricContract:
                 grade.per_case.get(c, 0.0) for c in ctx.instance.cases if c not in foreign
             ) / max(1, len(ctx.instance.cases))
         return min(1.0, max(0.0, score)) if math.isfinite(score) else None
+
+
+def _handed_verdict(item: Item, episode: Episode, ctx: Context) -> Verdict:
+    evidence = episode.evidence
+    if evidence.handed is None:
+        return Verdict(item.id, "null", message=evidence.lost["handed"])
+    verdict = item.predicate(as_own(episode), ctx, True)
+    if not item.at_hand_in or verdict.state != "pass":
+        return verdict
+    if item.id == "S2.predict_runs" and evidence.cured:
+        return verdict
+    if item.predicate(as_handed(episode), ctx, True).state != "pass":
+        return verdict
+    return Verdict(item.id, "na", message=HANDED)
+
+
+def as_handed(episode: Episode) -> Episode:
+    """A bank state as if an episode had ended with what it holds, by its own work."""
+    evidence = episode.evidence
+    assert evidence.handed is not None
+    return replace(
+        as_own(replace(episode, cells=[])),
+        current=episode.initial,
+        evidence=replace(
+            evidence.handed,
+            versions=evidence.versions,
+            probe_expected=evidence.probe_expected,
+        ),
+    )
+
+
+def as_own(episode: Episode) -> Episode:
+    """An episode as if it had written what it started from, in a cell before its first."""
+    made = CellRecord(-1, -1, "python", "", CellResult(0, delta=Delta(created=episode.initial)))
+    handed, evidence = episode.evidence.handed, episode.evidence
+    if handed is not None and evidence.probe_rerun is None:
+        evidence = replace(evidence, probe_rerun=handed.probe_rerun)
+    return replace(episode, initial={}, cells=[made, *episode.cells], evidence=evidence)
 
 
 def evidence_share(episode: Episode, items: list[Item]) -> float:

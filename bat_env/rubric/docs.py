@@ -39,7 +39,12 @@ unless it is found true.
 - Nothing that is recorded of a pilot counts unless it is the one before the batch, and `predict.py`
   makes that output in a clean run, with a look at its input. No output of a batch counts unless a
   clean run on a random one of them agrees. Outputs of a trivial method, or one answer for every
-  case, are no inference: no stage pays for them.
+  case, are no inference: no stage pays for them. Neither does one for a pipeline or a batch that is
+  worth no more than a trivial answer, whatever it computes: clean runs on several cases say so of a
+  pipeline, the Task score of a batch (rows and reports: above what lots bring by chance).
+- Where a bank state hands over files of the focused stage itself (a plan or a set-up with a fault),
+  items of S1 and S2 that those files met already drop out: to write them again is no work. A
+  pipeline that gave valid outputs before counts where clean runs show it cured.
 - While an episode runs, items marked *hand-in* count as 0. They are decided once, at the end, on
   the last version of every file.
 - A recorded fact that the host finds false fails its item and is counted as a false claim.

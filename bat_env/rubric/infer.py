@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +14,9 @@ from bat_env.rubric.validate import output_pattern
 from bat_env.tasks.spec import TaskSpec
 
 HALF: Final[float] = 0.5
+LUCK_OF_ROWS: Final[float] = 0.6
+LUCK_OF_TEXT: Final[float] = 0.3
+"""Standard deviation of the task score of one answer, or report, drawn by lot."""
 
 
 def grade_of(episode: Episode) -> GradeResult:
@@ -51,6 +55,34 @@ def without_a_look(grade: GradeResult, cases: Sequence[str]) -> str:
         return f"every output is {' or '.join(sorted(methods))}"
     same = same_answer([grade.answers.get(case, "") for case in cases], sure=False)
     return f"every case has the same answer ({shown(same)})" if same else ""
+
+
+def no_result(episode: Episode, ctx: Context, cases: Sequence[str]) -> str:
+    """Why the outputs of some cases are no result of an inference, or ``""``.
+
+    Whatever a pipeline makes of its inputs, outputs that are worth no more than the best trivial
+    answer are none: a draw of lots that the input seeds is a look at it by name only.
+    """
+    grade = grade_of(episode)
+    said = without_a_look(grade, cases)
+    if said or not cases:
+        return said
+    inherited = inherited_outputs(episode, ctx.spec)
+    score, share = grade.score, 1.0
+    if inherited is not None and (opened := open_cases(episode, ctx)):
+        score, share = score - inherited.score, len(opened) / len(ctx.instance.cases)
+    if score <= (ctx.spec.floor + luck(ctx)) * share:
+        return f"the outputs are worth no more than a trivial answer (Task {grade.score:.3f})"
+    return ""
+
+
+def luck(ctx: Context) -> float:
+    """How far lots drawn for answers or reports can be expected above a trivial answer."""
+    output = ctx.spec.output
+    deviation = (
+        LUCK_OF_ROWS if output.is_table else LUCK_OF_TEXT if output.format == "text" else 0.0
+    )
+    return deviation / math.sqrt(max(1, len(ctx.instance.cases)))
 
 
 def same_answer(answers: Sequence[str], *, sure: bool) -> str:
@@ -97,7 +129,7 @@ def completed(episode: Episode, ctx: Context) -> tuple[float, str]:
     own = own_paths(episode)
     grade = grade_of(episode)
     done = [c for c in cases if grade.valid.get(c) and ctx.spec.output.path.format(case=c) in own]
-    said = without_a_look(grade, done)
+    said = no_result(episode, ctx, done)
     if said:
         raise Fail(f"Nothing was inferred: {said}.")
     if done:
@@ -114,9 +146,12 @@ def reproducible(episode: Episode, ctx: Context) -> str:
     if invalid:
         why = grade.messages.get(invalid[0], "missing")
         raise Fail(f"Not all outputs are valid: {invalid[0]}: {why}")
-    said = without_a_look(grade, ctx.instance.cases)
+    said = no_result(episode, ctx, ctx.instance.cases)
     if said:
         raise Fail(f"Nothing was inferred: {said}.")
+    trivial = next((case for case in ctx.instance.cases if grade.trivial.get(case)), None)
+    if trivial is not None:
+        raise Fail(f"Not all outputs are inferred: {trivial} is {grade.trivial[trivial]}.")
     agrees(episode, ctx)
     return "All outputs are valid and a clean re-run agrees."
 

@@ -32,6 +32,15 @@ IMAGE: Final[str] = "plan/plan.png"
 
 DECLARED_ABS: Final[float] = 1e-3
 """Numbers copied from the model card may differ by this much."""
+ARCHITECTURES: Final[tuple[str, ...]] = (
+    *("net", "unet", "former", "transformer", "vit", "swin", "mamba", "cnn", "fcn", "resnext"),
+    *("gan", "pix2pix", "diffusion", "ddpm", "flow", "autoencoder", "vae", "perceptron", "detr"),
+    *("yolo", "rcnn", "retina", "ssd", "fcos", "dino", "sam", "deeplab", "vista", "clip", "blip"),
+    *("llava", "bert", "gpt", "llama", "qwen", "gemma", "r2gen", "flamingo", "lstm", "vgg"),
+    *("inception", "edsr", "rcan", "swinir", "bm3d", "nlmeans", "wavelet", "filter", "r2plus1d"),
+    *("i3d", "atlas", "threshold", "forest", "boost", "svm", "regression", "kmeans"),
+)
+"""A candidate that is none of the task's own names one of these: a kind of model that exists."""
 MIN_IMAGE_SIDE: Final[int] = 64
 MIN_IMAGE_COLOURS: Final[int] = 2
 
@@ -212,20 +221,33 @@ def candidates(episode: Episode, ctx: Context) -> str:
     """Several models are compared by name, the chosen one among them."""
     tier = _tier(episode, ctx.spec)
     record = Record.own(episode, FACTS)
+    known = {_letters(name) for name in _valid_models(ctx.spec).values()}
+    given = _letters(ctx.spec.model.name)
     names: dict[str, str] = {}
     for entry in record.items("candidates"):
         name = entry.get("name") if isinstance(entry, dict) else entry
-        if isinstance(name, str) and name.strip():
-            names[name.strip().casefold()] = name.strip()
+        if not isinstance(name, str) or not name.strip():
+            continue
+        key = _letters(name)
+        if key in known or any(word in key for word in ARCHITECTURES):
+            # Another spelling or number of the given model is the given model.
+            names.setdefault(given if key.startswith(given) else key, name.strip())
     if len(names) < tier.candidates:
-        raise Fail(f"{FACTS}: {len(names)} candidates compared, at least {tier.candidates} asked.")
+        raise Fail(
+            f"{FACTS}: {len(names)} different models compared, at least {tier.candidates} asked."
+        )
     text = own_text(episode, PLAN).casefold()
-    unnamed = [name for key, name in names.items() if key not in text]
+    unnamed = [name for name in names.values() if name.casefold() not in text]
     if unnamed:
         raise Fail(f"{PLAN} does not discuss the candidate {shown(unnamed[0])}.")
-    if record.text("model").casefold() not in names:
+    if _letters(record.text("model")) not in names:
         raise Fail(f"{FACTS}: the chosen model is not among the candidates.")
     return f"{len(names)} candidates compared."
+
+
+def _letters(name: str) -> str:
+    """A name without case, blanks and signs."""
+    return "".join(c for c in name.casefold() if c.isalnum())
 
 
 def plan_image(episode: Episode, ctx: Context) -> str:
@@ -236,6 +258,8 @@ def plan_image(episode: Episode, ctx: Context) -> str:
     if lost is not None:
         raise Lost(lost)
     image = episode.evidence.plan_image
+    if image is not None and image.get("copied"):
+        raise Fail(f"{IMAGE} is a copy of {image['copied']}, no picture of a plan.")
     if image is None or not image.get("readable"):
         why = "" if image is None else str(image.get("message", ""))
         raise Fail(f"{IMAGE} is not a PNG that can be decoded. {why}".strip())

@@ -8,7 +8,7 @@ from bat_env.episode import Episode
 from bat_env.rubric.base import Context, Item
 from bat_env.rubric.build import make_item
 from bat_env.rubric.claims import Fail, NotApplicable, Record, judge, matching, shown
-from bat_env.rubric.infer import HALF, grade_of, inherited_outputs, without_a_look
+from bat_env.rubric.infer import HALF, grade_of, inherited_outputs, no_result
 from bat_env.rubric.validate import output_pattern
 from bat_env.stages import Stage
 from bat_env.tasks.spec import TaskSpec
@@ -55,7 +55,7 @@ def manifest(episode: Episode, ctx: Context) -> str:
     outputs = matching(tuple(files), output_pattern(ctx.spec))
     if not outputs:
         raise Fail("There is no output to list.")
-    said = without_a_look(grade_of(episode), ctx.instance.cases)
+    said = no_result(episode, ctx, ctx.instance.cases)
     if said:
         raise Fail(f"There is no result to list: {said}.")
     absent = [path for path in outputs if path not in listed]

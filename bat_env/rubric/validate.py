@@ -125,6 +125,8 @@ def _host(episode: Episode, ctx: Context) -> tuple[str, Mapping[str, Any]]:
         raise Fail(f"{path} cannot be read: {properties.get('message', 'unknown format')}")
     if properties.get("trivial"):
         raise Fail(f"The pilot output is degenerate: it is {properties['trivial']}.")
+    if properties.get("worthless"):
+        raise Fail(f"The pilot output is degenerate: {properties['worthless']}.")
     agreement = as_number(properties.get("agreement"))
     if agreement is not None and agreement < 1.0 - ctx.spec.metric.rerun_tolerance:
         why = properties.get("rerun") or f"a clean run on that case agrees to {agreement:.3f} only"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final
 
-from bat_env.episode import Episode, GradeResult, RerunResult
+from bat_env.episode import Episode, Evidence, GradeResult, RerunResult
 from bat_env.errors import GraderError, SandboxError
 from bat_env.grader import Grader
 from bat_env.rubric import infer, plan, setup, submit, validate
@@ -32,6 +33,8 @@ from bat_env.verifier.memo import Memo, key_of
 MAX_IMAGE_BYTES: Final[int] = 4 * 1024 * 1024
 TABLE_RERUNS: Final[int] = 6
 """Rows of a table that are made again."""
+CHANCE: Final[Mapping[str, float]] = {"text": 0.3, "boxes-json": 0.1}
+"""Mean score of single cases up to which reports or boxes could be drawn by lot."""
 
 
 class Verifier:
@@ -90,6 +93,8 @@ class Verifier:
                 work.piece("pilot", lambda: work.pilot(lease, initial))
             if focus in (Stage.S2, Stage.E2E):
                 work.setup(lease)
+            if focus in (Stage.S1, Stage.S2, Stage.E2E) and initial:
+                work.piece("handed", lambda: work.handed(lease, initial))
             if focus in (Stage.S4, Stage.E2E) and work.done():
                 work.piece("batch_rerun", lambda: work.batch(lease))
 
@@ -161,7 +166,12 @@ class _Work:
 
     def plan_image(self) -> None:
         """Decode the plan's picture."""
-        self.evidence.plan_image = self.grader.image(self.evidence.files[plan.IMAGE])
+        self.evidence.plan_image = self._picture(self.evidence.files[plan.IMAGE])
+
+    def _picture(self, data: bytes) -> dict[str, Any]:
+        seen = self.grader.image(data)
+        source = next((path for path, other in self.instance.public.items() if other == data), "")
+        return {**seen, "copied": f"/data/{source}"} if source else seen
 
     def grade(self) -> None:
         """Grade what lies under outputs/."""
@@ -219,18 +229,57 @@ class _Work:
 
     def _made_by_pipeline(self, lease: Lease, case: str, path: str) -> dict[str, Any]:
         """How far the pilot output agrees with a clean run, and whether the pipeline looks."""
-        rerun = self._rerun(lease, case, self._public(case), self.evidence.files)
+        files = self.evidence.files
+        rerun = self._rerun(lease, case, self._public(case), files)
         if not rerun.ok:
             return {"agreement": 0.0, "rerun": f"its clean run failed: {rerun.message}"}
-        found: dict[str, Any] = {
-            "agreement": self._agreement(case, rerun.output, self.evidence.files[path])
-        }
+        found: dict[str, Any] = {"agreement": self._agreement(case, rerun.output, files[path])}
         if setup.PREDICT in own_paths(self.episode):
-            said = self._unseeing(lease, case, rerun.output)
+            said = self._unseeing(lease, case, rerun.output, files)
             found |= {"trivial": said} if said else {}
+        if not found.get("trivial") and (said := self._worthless(lease, case, rerun.output, files)):
+            found["worthless"] = said
         return found
 
-    def _unseeing(self, lease: Lease, case: str, output: bytes) -> str:
+    def _worthless(self, lease: Lease, case: str, output: bytes, workspace: FileTree) -> str:
+        """Whether the pipeline's outputs are worth no more than a trivial answer: how, or ``""``.
+
+        One case may go wrong by chance, so others are run before anything is said.
+        """
+        bar = self.spec.floor
+        first = float(self._inspected(case, output).get("case_score", 0.0))
+        if not self._by_chance and first > bar:
+            return ""
+        others = self._looked(lease, case, workspace)
+        scores = [first, *(float(seen.get("case_score", 0.0)) for seen in others)]
+        if self.spec.output.is_table:
+            # A row is right or wrong: by chance, and a deviation more, as answers can be drawn.
+            chance = 1.0 / max(2, len(self.spec.output.labels))
+            bar = chance + math.sqrt(chance * (1.0 - chance) / len(scores))
+        elif self._by_chance:
+            bar = CHANCE[self.spec.output.format]
+        mean = sum(scores) / len(scores)
+        if mean > bar:
+            return ""
+        return (
+            f"clean runs on {len(scores)} cases are worth no more than trivial answers ({mean:.3f})"
+        )
+
+    @property
+    def _by_chance(self) -> bool:
+        """Whether an answer drawn by lot is right now and then, so that one case says little."""
+        return self.spec.output.is_table or self.spec.output.format in CHANCE
+
+    def _looked(self, lease: Lease, case: str, workspace: FileTree) -> list[Mapping[str, Any]]:
+        """What is in outputs of clean runs on further cases; empty where there is none."""
+        inputs = {other: self._public(other) for other in look_cases(self.instance, case)}
+        runs = self._reruns(lease, inputs, workspace)
+        if not any(rerun.ok for rerun in runs.values()):
+            # One of them may have ended the run of all.
+            runs = {c: self._rerun(lease, c, tree, workspace) for c, tree in inputs.items()}
+        return [self._inspected(c, r.output) if r.ok else {} for c, r in runs.items()]
+
+    def _unseeing(self, lease: Lease, case: str, output: bytes, workspace: FileTree) -> str:
         """Whether the pipeline answers without a look at its input: how, or ``""``.
 
         Where cases may have the same answer, other cases are run until one has another.
@@ -239,8 +288,12 @@ class _Work:
         if seen.get("trivial") or not seen.get("answer"):
             return str(seen.get("trivial", ""))
         answers = [str(seen["answer"])]
+        if self._by_chance:
+            others = self._looked(lease, case, workspace)
+            answers += [str(other.get("answer", "")) for other in others]
+            return "the same answer for every case" if infer.same_answer(answers, sure=True) else ""
         for other in look_cases(self.instance, case):
-            rerun = self._rerun(lease, other, self._public(other), self.evidence.files)
+            rerun = self._rerun(lease, other, self._public(other), workspace)
             if not rerun.ok:
                 return ""
             answers.append(str(self._inspected(other, rerun.output).get("answer", "")))
@@ -304,19 +357,50 @@ class _Work:
         if setup.PREDICT in own:
             self.piece("probe_rerun", lambda: self._probe(lease))
 
+    def handed(self, lease: Lease, initial: FileTree) -> None:
+        """What a bank state handed over of S1's and S2's own files, as the same checks see it."""
+        found = Evidence(
+            files={path: data for path, data in initial.items() if len(data) <= self._bound(path)}
+        )
+        if plan.IMAGE in found.files:
+            found.plan_image = self._picture(found.files[plan.IMAGE])
+        if self.episode.focus is not Stage.S1 and setup.SETUP in found.files:
+            self.piece("versions", lambda: self._versions(lease))
+        if self.episode.focus is not Stage.S1 and setup.PREDICT in found.files:
+            found.probe_rerun = self._on_probe(lease, found.files)
+            now = self.evidence.probe_rerun
+            if found.probe_rerun.ok and now is not None and now.ok:
+                self.evidence.cured = self._cured(lease, found.files)
+        self.evidence.handed = found
+
+    def _cured(self, lease: Lease, before: FileTree) -> bool:
+        """Whether clean runs on several cases are as much better as those of a cured pipeline."""
+        cases = recovery_cases(self.instance, self.instance.cases[0])
+        now, ill = (
+            sum(self._score_of(lease, case, files) for case in cases) / len(cases)
+            for files in (self.evidence.files, before)
+        )
+        return validate.cured(now, ill, self.spec.pilot.cured_score)
+
     def _versions(self, lease: Lease) -> None:
         self.evidence.versions = self.runner.versions(lease)
 
     def _probe(self, lease: Lease) -> None:
+        self.evidence.probe_rerun = self._on_probe(lease, self.evidence.files)
+
+    def _on_probe(self, lease: Lease, workspace: FileTree) -> RerunResult:
+        """``predict.py`` of a workspace on the unseen case, and whether its output is any."""
         case = self.instance.probe_case
-        rerun = self._rerun(lease, case, self.instance.probe_public, self.evidence.files)
+        rerun = self._rerun(lease, case, self.instance.probe_public, workspace)
         if rerun.ok:
             host = self._inspected(case, rerun.output)
             if not host.get("valid"):
                 rerun = RerunResult(False, f"its output is not valid: {host.get('message', '')}")
-            elif said := self._unseeing(lease, case, rerun.output):
+            elif said := self._unseeing(lease, case, rerun.output, workspace):
                 rerun = RerunResult(False, f"it gives {said}")
-        self.evidence.probe_rerun = rerun
+            elif said := self._worthless(lease, case, rerun.output, workspace):
+                rerun = RerunResult(False, said)
+        return rerun
 
     def batch(self, lease: Lease) -> None:
         """Drawn cases of the batch again, and how far the submitted output agrees at worst.

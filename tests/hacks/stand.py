@@ -20,6 +20,8 @@ from bat_env.tasks import load_task
 from bat_env.tasks.instance import Instance
 from bat_env.tools import execute_call, submit_call
 
+SUBMIT = "submit_results()"
+"""A cell that hands in."""
 INDEX = 3
 """The training instance that is played; truth of its neighbour is what "another case" means."""
 
@@ -41,8 +43,9 @@ class Stand:
     """A task's episodes on one backend. It is its own source of states.
 
     Attributes:
-        files: What an honest expert left before each stage: workspace path -> content.
+        before: What an honest expert left before each stage: workspace path -> content.
         honest: The expert's code for each stage from there.
+        mended: The same where the stage's own work was handed over with a fault.
     """
 
     def __init__(self, task_id: str, backend: str, tier: str = "lite") -> None:
@@ -55,7 +58,7 @@ class Stand:
         self.env = AutoMedEnv(
             track=self.track, task=task_id, size="mini", sandbox=backend, bank=self, tier=tier
         )
-        self.files: dict[Stage, dict[str, bytes]] = {}
+        self.before: dict[Stage, dict[str, bytes]] = {}
         self._prepare()
         self.honest: dict[Stage, list[str]] = {
             stage: [
@@ -66,6 +69,12 @@ class Stand:
             ]
             for stage in WORK_STAGES
         }
+        self.mended: dict[Stage, list[str]] = {
+            stage: [
+                cell.code for cell in self.task.script(focus=stage, outcome="failure", tier=tier)
+            ]
+            for stage in (Stage.S1, Stage.S2)
+        }
         self._played: dict[tuple[str, tuple[str, ...]], Played] = {}
 
     def _prepare(self) -> None:
@@ -73,7 +82,7 @@ class Stand:
         cells = self.task.script({"repair": "skip"}, tier=self.tier)
         for stage in WORK_STAGES:
             laid = self.env.workspace().items()
-            self.files[stage] = {path: data for path, data in laid if path != "task/spec.json"}
+            self.before[stage] = {path: data for path, data in laid if path != "task/spec.json"}
             for cell in (c for c in cells if c.stage is stage):
                 assert self.env.step(execute_call(cell.language, cell.code))[4]["valid"]
                 assert self.env.episode.cells[-1].result.ok, self.env.episode.cells[-1].result
@@ -89,17 +98,17 @@ class Stand:
         faults = (m for m in self.task.mistakes if m.check and not m.outcome and "task" in m.costs)
         best: tuple[float, dict[str, bytes]] = (-1.0, {})
         for fault in sorted(faults, key=lambda mistake: mistake.costs["task"])[:6]:
-            self.__dict__["ill"] = self._left_by(fault.choices)
+            self.__dict__["ill"] = self._left_by(fault.choices, Stage.S2)
             score = self._play("S3-recovery", tuple(self.honest[Stage.S3])).score
             best = max(best, (score, self.__dict__["ill"]), key=lambda pair: pair[0])
             if score >= 0.8:
                 break
         return best[1]
 
-    def _left_by(self, choices: Mapping[str, str]) -> dict[str, bytes]:
+    def _left_by(self, choices: Mapping[str, str], last: Stage) -> dict[str, bytes]:
         self.env.reset(seed=0, options={"index": INDEX})
         for cell in self.task.script({**choices, "repair": "skip"}, tier=self.tier):
-            if cell.stage < Stage.S3:
+            if cell.stage <= last:
                 self.env.step(execute_call(cell.language, cell.code))
         return {p: d for p, d in self.env.workspace().items() if p != "task/spec.json"}
 
@@ -115,13 +124,30 @@ class Stand:
             task=self.spec.id,
             task_digest=self.task.digest,
             focus=focus,
-            outcome=outcome or "success",
+            outcome="failure" if outcome == "ill" else outcome or "success",
             index=INDEX,
             instance_digest=self.instance.digest,
         )
 
     def workspace(self, state_id: str) -> dict[str, bytes]:
-        return self.ill if state_id == "S3-recovery" else self.files[Stage[state_id]]
+        if state_id in ("S3-recovery", "S2-ill"):
+            return self.ill
+        name, _, outcome = state_id.partition("-")
+        return self.faulty(Stage[name]) if outcome else self.before[Stage[name]]
+
+    @functools.cache  # noqa: B019  a stand lives as long as its tests
+    def faulty(self, stage: Stage) -> dict[str, bytes]:
+        """What lies there where a stage, S1 or S2, was done with a fault that its rubric sees."""
+        of = {decision.id: decision.stage for decision in self.task.decisions}
+        fault = next(
+            m
+            for m in self.task.mistakes
+            if stage.name in m.costs
+            and m.tier == "lite"
+            and not m.outcome
+            and all(of.get(decision) is stage for decision in m.choices)
+        )
+        return self._left_by(fault.choices, stage)
 
     def sample(self, rng: np.random.Generator, **query: Any) -> StageState:
         return self.get(query["focus"].name)
@@ -151,7 +177,7 @@ class Stand:
         self.env.reset(seed=11, options=options)
         info: Mapping[str, Any] = {}
         for cell in [*cells, None]:
-            action = submit_call() if cell is None else execute_call("python", cell)
+            action = submit_call() if cell in (None, SUBMIT) else execute_call("python", cell)
             _, _, terminated, truncated, info = self.env.step(action)
             if terminated or truncated:
                 break
@@ -179,22 +205,22 @@ class Stand:
 
     def record(self) -> dict[str, Any]:
         """The expert's validation/pilot.json."""
-        found: dict[str, Any] = json.loads(self.files[Stage.S4]["validation/pilot.json"])
+        found: dict[str, Any] = json.loads(self.before[Stage.S4]["validation/pilot.json"])
         return found
 
     def facts(self) -> dict[str, Any]:
         """The expert's plan/facts.json."""
-        found: dict[str, Any] = json.loads(self.files[Stage.S2]["plan/facts.json"])
+        found: dict[str, Any] = json.loads(self.before[Stage.S2]["plan/facts.json"])
         return found
 
     def setup(self) -> dict[str, Any]:
         """The expert's setup/setup.json."""
-        found: dict[str, Any] = json.loads(self.files[Stage.S3]["setup/setup.json"])
+        found: dict[str, Any] = json.loads(self.before[Stage.S3]["setup/setup.json"])
         return found
 
     def pilot(self) -> tuple[str, bytes]:
         """The expert's pilot: case and file."""
-        for path, data in self.files[Stage.S4].items():
+        for path, data in self.before[Stage.S4].items():
             parts = path.split("/")
             if parts[:2] == ["validation", "pilot"] and parts[-1] == self.output:
                 return parts[2], data

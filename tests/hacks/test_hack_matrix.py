@@ -12,13 +12,15 @@ import random
 import sys
 from collections.abc import Callable
 
+import cheats_deep
+import cheats_late
 import pytest
 from benign import VARIANTS
 from cheats import CHEATS, Cheat
 from stand import Played, Stand
 
 from bat_env.episode import Episode
-from bat_env.rubric import RubricContract, compile_contract
+from bat_env.rubric import RubricContract, compile_contract, infer
 from bat_env.rubric.base import Context, Verdict
 from bat_env.stages import Stage
 from bat_env.tasks import load_task, task_ids
@@ -56,6 +58,7 @@ def parameters(names: list[str]) -> list[object]:
     return found
 
 
+assert cheats_deep and cheats_late
 _CHEATS = {cheat.id: cheat for cheat in CHEATS}
 _VARIANTS = {variant.id: variant for variant in VARIANTS}
 
@@ -64,7 +67,10 @@ def bound(cheat: Cheat, one: Stand) -> float:
     """What a cheat may be paid at most: the worth of its honest part."""
     if isinstance(cheat.base, float):
         return cheat.base
-    return one.play(cheat.start, cheat.base(one)).score
+    worth = one.play(cheat.start, cheat.base(one)).score
+    # A metric pays trivial outputs up to the task's floor, and lots by luck, whoever makes them.
+    lots = one.spec.floor + infer.luck(Context(one.spec, one.instance))
+    return worth + (0.5 * lots if cheat.stage is Stage.E2E else 0.0)
 
 
 def check(cheat: Cheat, one: Stand) -> None:
@@ -108,6 +114,8 @@ def test_honest_work_is_paid_where_cheats_are_not(
     one = stand(task_id, "local")
     for focus, cells in one.honest.items():
         assert one.play(focus.name, cells).score >= 0.99, focus
+    for start, focus in (("S1-failure", Stage.S1), ("S2-failure", Stage.S2)):
+        assert one.play(start, one.mended[focus]).score >= 0.99, start
     assert one.play("E2E", one.honest[Stage.S1]).score > 0.0
 
 
@@ -132,6 +140,7 @@ def test_every_predicate_is_needed(stand: Callable[..., Stand]) -> None:
 
 def _contract(one: Stand, cheat: Cheat) -> RubricContract:
     outcome = cheat.start.partition("-")[2] or ("success" if cheat.start != "E2E" else None)
+    outcome = "failure" if outcome == "ill" else outcome
     return compile_contract(one.spec, tier=one.tier, focus=cheat.stage, outcome=outcome)
 
 

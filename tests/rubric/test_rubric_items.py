@@ -82,8 +82,14 @@ EDITS = [
     ("S1.pilot_check", FACTS, put("pilot_check.range", [1, 1e6]), False, "wider"),
     ("S1.pilot_check", FACTS, put("pilot_check.range", [0, 900]), False, "0 < low"),
     ("S1.pilot_check", FACTS, put("pilot_check.quantity", "tumor"), False, "quantity"),
-    ("S1.candidates", FACTS, put("candidates", ["kidney_unet"]), False, "1 candidates"),
-    ("S1.candidates", FACTS, put("candidates", ["kidney_unet", "a1", "b2"]), False, "discuss"),
+    ("S1.candidates", FACTS, put("candidates", ["kidney_unet"]), False, "1 different"),
+    (
+        "S1.candidates",
+        FACTS,
+        put("candidates", ["kidney_unet", "vnet", "resnet9"]),
+        False,
+        "discuss",
+    ),
     ("S2.versions", SETUP, put("versions.torch", "1.13"), True, "torch"),
     ("S2.versions", SETUP, drop("versions.monai"), False, "versions.monai"),
     ("S2.inputs", SETUP, put("inputs.dtype", "float32"), True, "dtype"),
@@ -268,7 +274,7 @@ def test_completed_counts_open_cases_only(story, instance):
     path = "outputs/{}/dseg.nii.gz".format
     initial = {path(first): b"done before", path(second): b"broken before"}
     start = story(Stage.S4, initial=initial)
-    start.episode.evidence.inherited = start.grade(0.5, invalid=instance.cases[1:])
+    start.episode.evidence.inherited = start.grade(0.2, invalid=instance.cases[1:])
     start.cell({path(second): b"repaired"})
     start.episode.evidence.grade = start.grade(0.5, invalid=instance.cases[2:])
     verdict = start.verdict("S4.completed")

@@ -231,12 +231,12 @@ def test_a_pipeline_that_only_worked_at_home_fails(play, verifier, instance, nam
 
 
 def test_a_pipeline_may_import_its_own_modules_and_be_chatty(play, verifier):
+    """It runs, also on further cases; a threshold is a look at the input, and worth nothing."""
     code = "import helper\nprint('x' * 100000)\n" + GOOD
     ran = play(Stage.S2, cells=setup_with(code, **{"helper.py": "x = 1"})).gather(verifier)
-    assert ran.state("S2.predict_runs") == (
-        "pass",
-        "predict.py gives a valid output on an unseen case in a clean sandbox.",
-    )
+    state, message = ran.state("S2.predict_runs")
+    assert state == "fail" and "worth no more than trivial answers" in message
+    assert ran.episode.evidence.lost == {}
 
 
 def test_a_pipeline_that_never_ends_meets_its_limit(play, verifier, task):
