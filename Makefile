@@ -47,8 +47,9 @@ $(DOORS)/%/.installed: requirements/%.txt | $(STAMP)
 demo: $(STAMP)  ## Train an agent on the kidney-tumour task and report whether it got better
 	$(BIN)/bat-agent demo --out $(RUNS)/demo
 
-learn: $(STAMP)  ## The learning study: ways of training over seeds, committed under docs/results; ARMS=mixes
-	$(BIN)/bat-agent learn --runs $(RUNS)/learn --out docs/results/learn.json $(if $(ARMS),--arms $(ARMS))
+learn: $(STAMP)  ## The learning study: ways of training, pool mixes; results under docs/results
+	$(BIN)/bat-agent learn --arms headline --seeds 5 --runs $(RUNS)/learn --out docs/results/learn.json
+	$(BIN)/bat-agent learn --arms mixes --seeds 3 --runs $(RUNS)/learn --out docs/results/learn-mixes.json
 
 test: $(STAMP) doors  ## The test suite without its slow part; Docker tests run where a daemon answers
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not soak"
