@@ -29,6 +29,9 @@ from bat_agent.presets import load_preset
 from bat_agent.run_log import METRICS
 from bat_agent.status import status, watch
 from bat_agent.study import Study, parse_arms
+from bat_env.bank import Bank, preflight
+from bat_env.bank.fingerprints import of_suites
+from bat_env.bank.leakage import scan_files
 from bat_env.errors import ConfigError
 from bat_env.tasks import load_suite
 
@@ -77,6 +80,26 @@ def scores(run: Path) -> dict[str, Any]:
     return {"cells": cells, "differences": results["differences"], "plans": plans}
 
 
+def check_no_canary(run: Path, config: Any) -> None:
+    """The canaries of the held-out suites, and all else of them, stay out of what trains."""
+    fingerprint = of_suites([config.controller.suite, config.final.suite])
+    canaries = {c for c, what in fingerprint.strings.items() if what.startswith("canary of")}
+    assert len(canaries) == 2 * 48
+    downstream = [run / "state.json", run / "bank.json", run / "config.json"]
+    for folder in ("sft", "rounds"):
+        found = sorted(p for p in (run / folder).rglob("*") if p.is_file())
+        downstream += [p for p in found if "checkpoint-" not in str(p)]
+    assert {p.name for p in downstream} >= {"plan.json", "tokenizer.json", "model.safetensors"}
+    held = [f for f in scan_files(downstream, fingerprint) if "held-out" in f.what]
+    assert held == [], "held-out material has crossed into training"
+    with Bank.open(run / "bank") as bank:
+        assert preflight(bank, [config.controller.suite, config.final.suite]).clean
+    planted = run / "sft" / "planted.json"
+    planted.write_text(json.dumps({"note": min(canaries)}))
+    assert any("canary" in f.what for f in scan_files([planted], fingerprint))
+    planted.unlink()
+
+
 def test_bank_to_report_and_back_again(tmp_path: Path) -> None:
     run, config = tmp_path / "run", small_config()
     results = Pipeline(run, config, command="test", quiet=True).run()
@@ -96,6 +119,7 @@ def test_bank_to_report_and_back_again(tmp_path: Path) -> None:
     assert again.evaluations == results.evaluations
     assert before == {p: p.stat().st_mtime_ns for p in (run / "final").rglob("*.json")}
 
+    check_no_canary(run, config)
     check_study(run, config, tmp_path / "study")
     check_log(run, results)
     check_export(run, tmp_path / "agent", results)
