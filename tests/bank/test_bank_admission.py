@@ -159,8 +159,7 @@ def test_a_surrogate_that_validates_more_often_than_it_may_is_refused(station: S
     assert (verdict.reason, verdict.detail) == ("surrogate validates too often", "1")
 
 
-@pytest.mark.slow  # Every try to boot it costs a sandbox.
 def test_a_state_that_does_not_boot_is_refused(station: Station) -> None:
-    limit = load_task(TASK).spec.limits.workspace_mb
-    verdict = judge(station, workspace={"big.bin": bytes((limit + 1) << 20)})
+    most = load_task(TASK).spec.limits.workspace_inodes
+    verdict = judge(station, workspace={f"many/{n}": b"" for n in range(most + 1)})
     assert verdict.reason == "does not boot"
