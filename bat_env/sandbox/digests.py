@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections import OrderedDict
 from typing import Final
@@ -97,3 +98,11 @@ class Digests:
 
 DIGESTS: Final = Digests()
 """Those of this process."""
+
+
+def _after_fork() -> None:
+    DIGESTS._lock = threading.Lock()  # another thread may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
