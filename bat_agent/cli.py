@@ -252,21 +252,27 @@ def learn(
         rounds=rounds, steps=steps or STEPS, suite=suite, backend=backend, preset=preset
     )
     command = shlex.join(["bat-agent", *sys.argv[1:]])
-    chosen = parse_arms(arms)
-    study = Study(runs, out, config, arms=chosen, seeds=seeds, command=command, quiet=quiet)
+    study = Study(
+        runs, out, config, arms=parse_arms(arms), seeds=seeds, command=command, quiet=quiet
+    )
     document = study.run(None if quiet else lambda text: print(f"== {text}", file=sys.stderr))
+    _print_study(document, Console())
+    print(out)
+
+
+def _print_study(document: dict[str, Any], console: Console) -> None:
+    from bat_agent.study import ARMS
+
     table = Table(title="Held-out Overall, 95 % intervals over seeds", title_justify="left")
     for column in ("arm", "seeds", "rollouts", "sampled", "greedy"):
         table.add_column(column, justify="left" if column == "arm" else "right")
-    for arm in chosen:
-        row = document["arms"][arm.name]
+    for name, row in document["arms"].items():
         table.add_row(
-            arm.label,
+            ARMS[name].label,
             str(row["seeds"]),
             str(row["rollouts"]),
             *(_interval_text(row[which]["overall"]) for which in ("sampled", "greedy")),
         )
-    console = Console()
     console.print(table)
     for pair in document["differences"]:
         console.print(
@@ -275,7 +281,6 @@ def learn(
             highlight=False,
             markup=False,
         )
-    print(out)
 
 
 def _interval_text(value: Any, form: str = ".3f") -> str:

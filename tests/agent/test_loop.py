@@ -170,6 +170,27 @@ def test_slightly_worse_is_promoted_but_best_stays_and_kl_is_asked(tmp_path: Pat
     assert engine.calls[-1] == "divergence"
 
 
+def test_too_far_from_the_best_falls_back_at_once(tmp_path: Path) -> None:
+    class Far(ArithmeticEngine):
+        def divergence(self, candidate: Path, best: Path) -> float:
+            return 0.2
+
+    engine = Far(lambda n: 0.02 if n == 1 else -0.0005)
+    state = make_loop(tmp_path, engine, rounds=2).run()
+    record = json.loads((tmp_path / "rounds/0002/record.json").read_text())
+    assert record["promoted"] and record["kl_to_best"] == 0.2 and "KL" in record["fallback"]
+    assert state.current == state.best and state.best.path.startswith("rounds/0001")
+
+
+def test_the_mix_of_pools_is_a_setting(tmp_path: Path) -> None:
+    loop = make_loop(tmp_path, ArithmeticEngine(), rounds=1)
+    loop.pools = {"e2e": 8}
+    loop.run()
+    plan = json.loads((tmp_path / "rounds/0001/plan.json").read_text())
+    assert {draw["state"]["focus"] for draw in plan["draws"]} == {"E2E"}
+    assert len(plan["draws"]) == 16
+
+
 def test_more_rounds_continue_a_finished_run(tmp_path: Path) -> None:
     make_loop(tmp_path / "a", ArithmeticEngine(), rounds=1).run()
     make_loop(tmp_path / "a", ArithmeticEngine(), rounds=3).run()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import random
 import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from bat_agent.cli import _print_study
 from bat_agent.curriculum.rounds import COMPOSITION
 from bat_agent.demo import demo_config
 from bat_agent.stats import bootstrap_interval, seeds_interval
@@ -94,6 +97,10 @@ def test_rows_become_tables_and_figures() -> None:
     assert ("sft", "base", "greedy") not in found
     text = tables(document, ["a.svg"])
     assert "| BiCuRL - GRPO, one final reward | sampled | +0." in text and "3 of 3" in text
+    shown = Console(width=120, file=io.StringIO())
+    _print_study(document, shown)
+    printed = shown.file.getvalue()
+    assert "BiCuRL" in printed and "bicurl - grpo-final, sampled: +0." in printed
     drawn = figures(document)
     assert set(drawn) == {"overall", "stages", "rounds"}
     for svg in drawn.values():
