@@ -76,6 +76,9 @@ def test_eval_prints_exactly_one_json_object() -> None:
         ("demo --out /proc/x", "/proc/x"),
         ("learn --runs x --out /proc/x/y.json", "/proc/x"),
         ("train --out x --preset qwen3.5-4b-1gpu", "Qwen/Qwen3.5-4B"),
+        ("train --out x --log-to tensorbord", "Did you mean 'tensorboard'"),
+        ("learn --runs x --out x/y.json --arms bicurll", "Did you mean 'bicurl'"),
+        ("export nowhere --out x", "has none"),
     ],
 )
 def test_bad_requests_are_one_line_and_exit_2(
@@ -198,7 +201,7 @@ def test_a_signal_ends_in_one_line(number: int, code: int, tmp_path: Path) -> No
 def test_version_and_help() -> None:
     assert run("--version").stdout.startswith("bat-agent ")
     text = run("--help").stdout
-    for command in ("eval", "train", "resume", "status", "report", "demo", "learn"):
+    for command in ("eval", "train", "resume", "status", "report", "demo", "learn", "export"):
         assert command in text
 
 
