@@ -15,6 +15,7 @@ from bat_env.errors import ConfigError, unknown_name
 EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "data": ("SimpleITK", "pydicom"),
     "openenv": ("openenv", "uvicorn"),
+    "ray": ("ray",),
     "sandbox-local": ("matplotlib", "monai", "SimpleITK", "torch"),
     "serve": ("mcp", "uvicorn"),
     "train": (
