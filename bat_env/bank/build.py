@@ -210,7 +210,8 @@ def build(
         seed: Source of all randomness; also picks the instances.
         backend: Sandbox backend.
         workers: Threads; each holds one sandbox.
-        background: Run niced, and wait while others want the cores: for a build beside training.
+        background: Lower the priority of this whole process, and wait while others want the cores:
+            for a build beside training, which is another process.
         suites: Held-out suites that nothing in the bank may resemble.
         progress: ``True`` for a bar on stderr, or a function ``(what, done, total)``.
 
