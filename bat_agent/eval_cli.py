@@ -73,8 +73,10 @@ def eval_command(
     if debug:
         logging.basicConfig(format="%(message)s")
         logging.getLogger("bat_agent.rollout").setLevel(logging.DEBUG)
-    if (agent is None) == (harness is None):
-        raise ConfigError("Expected exactly one of --agent and --harness; give one of them.")
+    if agent is None and harness is None:
+        raise ConfigError("expected --agent, got none; give --agent, or --harness COMMAND")
+    if agent is not None and harness is not None:
+        raise ConfigError("expected one of --agent and --harness, got both; leave one out")
     if out is not None:
         check_file(out, "the file of --out")
     chat = {

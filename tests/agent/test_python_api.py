@@ -74,7 +74,7 @@ def test_the_command_line_names_what_is_wrong(tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
 
     for options, words in (
-        ((), "exactly one of --agent and --harness"),
+        (("--agent=nop", "--harness=x"), "one of --agent and --harness"),
         (("--agent=nop", "--model=m"), "only for --agent chat"),
         (("--agent=chat", "--model=m"), "--base-url"),
     ):

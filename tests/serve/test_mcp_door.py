@@ -237,3 +237,29 @@ def test_bad_requests_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setitem(EXTRAS, "serve", ("no_such_module",))  # type: ignore[index]
     with pytest.raises(ConfigError, match="serve"):
         require("serve", "`bat-env serve mcp`")
+
+
+def test_a_client_that_vanished_is_graded_when_it_was_silent_for_long(trajectories) -> None:
+    plan = EpisodePlan(**PLAN, trajectory_dir=trajectories)
+    hello = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "vanishing", "version": "1"},
+    }
+
+    def post(url: str, number: int, method: str, params: Any, session: str = "") -> httpx2.Response:
+        headers = {"Accept": "application/json, text/event-stream"}
+        headers |= {"Mcp-Session-Id": session} if session else {}
+        body = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        return httpx2.post(url, json=body, headers=headers, timeout=120)
+
+    app = http_app(lambda number: EnvDoor(plan, number), idle_s=1.0)
+    with HttpThread(app) as address:
+        url = f"{address}/mcp"
+        session = post(url, 1, "initialize", hello).headers["mcp-session-id"]
+        call = {"name": "execute_code", "arguments": PROBE}
+        assert "exit code: 0" in post(url, 2, "tools/call", call, session).text
+        [trajectory] = written(trajectories)
+        assert post(url, 3, "tools/call", call, session).status_code == 404
+    assert trajectory.status == "truncated" and trajectory.result["turns"] == 1
+    assert trajectory.document["agent"]["name"] == "mcp:vanishing"
