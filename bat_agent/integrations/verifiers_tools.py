@@ -3,7 +3,8 @@
 It is thin on purpose: the episode lives in the process of the taskset, where its score stays.
 """
 
-from __future__ import annotations
+# No annotations as strings here: verifiers reads those of the tools from a wrapper of its own,
+# where our names mean nothing.
 
 import asyncio
 from collections.abc import Callable

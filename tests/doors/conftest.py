@@ -44,7 +44,6 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Drive:
             input=json.dumps(request),
             capture_output=True,
             text=True,
-            timeout=560,
             # Some keep caches in the home folder.
             env={**os.environ, "PYTHONPATH": str(folder), "HOME": str(home)},
         )
