@@ -60,8 +60,9 @@ class _Lines:
     """A child process that answers one line of JSON for each line."""
 
     def __init__(self, argv: list[str], stack: contextlib.ExitStack) -> None:
+        self.said = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         self.process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said
         )
         stack.callback(self._end)
         self._answer()
@@ -70,7 +71,10 @@ class _Lines:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise OSError(f"a bench helper ended with code {self.process.wait()}")
+            code = self.process.wait()
+            self.said.seek(0)
+            last = self.said.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise OSError(f"a bench helper ended with code {code}: {last}")
         return json.loads(line)
 
     def ask(self, request: object) -> Any:

@@ -19,7 +19,7 @@ from swerex.runtime.local import LocalRuntime
 async def serve() -> None:
     """Answer until the end of input."""
     runtime = LocalRuntime()
-    await runtime.create_session(CreateBashSessionRequest(startup_timeout=10.0))
+    await runtime.create_session(CreateBashSessionRequest(startup_timeout=60.0))
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)

@@ -67,7 +67,10 @@ def _prepare(
     for name, make in makers.items():
         if name in groups:
             log(f"preparing {name}")
-            found += make()
+            try:
+                found += make()
+            except OSError as error:
+                console.print(f"{name} is left out: {error}")
     for backend in BACKENDS:
         if backend not in groups:
             continue
@@ -101,8 +104,15 @@ def _measure(
         turns = [contender for contender in field for _ in range(contender.turns)]
         order.shuffle(turns)
         for contender in turns:
+            if contender not in field:
+                continue
             time.sleep(contenders.IDLE_S)
-            samples[contender.key] += contender.turn()
+            try:
+                samples[contender.key] += contender.turn()
+            except OSError as error:  # another runtime's; ours raise SandboxError, which ends all
+                console.print(f"{contender.key} is left out: {error}")
+                field.remove(contender)
+                del samples[contender.key]
         spent = time.monotonic() - began
         console.print(f"[dim]round {number} of {rounds}, {spent:.0f} s[/]")
         if number < rounds and spent * (number + 1) / number > budget_s:

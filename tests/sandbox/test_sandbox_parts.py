@@ -19,6 +19,7 @@ import bat_env.sandbox.worker
 from bat_env.sandbox import Sandbox
 from bat_env.sandbox.docker import seccomp_profile
 from bat_env.sandbox.session import _parcels
+from bat_env.sandbox.stored import StoredFiles
 from bat_env.sandbox.view import host_view
 from bat_env.sandbox.worker import files, seccomp, wire
 from bat_env.sandbox.worker.capture import Capture
@@ -99,7 +100,7 @@ def test_trees_round_trip(tree: dict[str, bytes], warm: Callable[[str], Sandbox]
 @given(st.dictionaries(st.text("abc", min_size=1), st.binary(max_size=64), max_size=6))
 def test_parcels_hold_everything(tree: dict[str, bytes]) -> None:
     back: dict[str, bytes] = {}
-    for paths, blobs in _parcels(tree, (), ()):
+    for paths, blobs in _parcels(StoredFiles({}, tree.__getitem__, tree), (), ()):
         for (path, append, _, word), blob in zip(paths, blobs, strict=True):
             assert append == (path in back) and not word
             back[path] = back.get(path, b"") + blob
