@@ -227,7 +227,7 @@ def _of_fiction(suite: Suite) -> Fingerprint:
 
 
 def _cached(name: str, make: Callable[[], Fingerprint]) -> Fingerprint:
-    path = cache_home() / "fingerprints" / f"{name}.v5.npz"
+    path = cache_home() / "fingerprints" / f"{name}.v6.npz"
     try:
         with np.load(path, allow_pickle=False) as kept:
             value = json.loads(bytes(kept["texts"]))
@@ -245,7 +245,7 @@ def _cached(name: str, make: Callable[[], Fingerprint]) -> Fingerprint:
     except zipfile.BadZipFile:
         pass
     made = make()
-    texts = canonical({"schema_version": 5, "texts": made._texts(), "digest": made.digest})
+    texts = canonical({"schema_version": 6, "texts": made._texts(), "digest": made.digest})
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         np.savez_compressed(

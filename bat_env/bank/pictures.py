@@ -35,7 +35,7 @@ FINE: Final = 0.72
 """Correlations in [-1, 1] from which on a picture is looked at closely, and can be the same. To be
 so, it must also be twice as near to 1 as that of any other instance."""
 
-KNOWN_SLICES: Final = 32
+KNOWN_SLICES: Final = 24
 ASKED_SLICES: Final = 12
 _MIN_VALUES: Final = 12
 _MAX_VOXELS: Final = 64 << 20
@@ -136,9 +136,20 @@ class Gallery:
             return self if len(self.middles) else other
         labels = {label: place for place, label in enumerate(self.labels)}
         moved = [labels.setdefault(label, len(labels)) for label in other.labels]
+        names = np.array(moved, dtype=np.int32)[other.names]
+        # Suites overlap: the same picture of the same instance counts once.
+        here = {
+            (int(name), middle.tobytes())
+            for name, middle in zip(self.names, self.middles, strict=True)
+        }
+        fresh = [
+            place
+            for place, (name, middle) in enumerate(zip(names, other.middles, strict=True))
+            if (int(name), middle.tobytes()) not in here
+        ]
         return Gallery(
-            np.concatenate([self.middles, other.middles]),
-            np.concatenate([self.names, np.array(moved, dtype=np.int32)[other.names]]),
+            np.concatenate([self.middles, other.middles[fresh]]),
+            np.concatenate([self.names, names[fresh]]),
             tuple(labels),
         )
 
