@@ -23,9 +23,10 @@ def _methods(coarse: np.ndarray) -> dict[str, np.ndarray]:
     spline = ndimage.zoom(coarse, 2, order=3, mode="nearest", grid_mode=True)
     return {
         "spline": spline,
-        "spline_then_median": ndimage.median_filter(spline, 3),
-        "spline_then_median_5": ndimage.median_filter(spline, 5),
-        "spline_then_blur": ndimage.gaussian_filter(spline, 1),
+        "spline_then_blur": ndimage.gaussian_filter(spline, 0.85),
+        "spline_then_median_and_blur": ndimage.gaussian_filter(
+            ndimage.median_filter(spline, 5), 0.5
+        ),
         "median_then_spline": ndimage.zoom(
             ndimage.median_filter(coarse, 3), 2, order=3, mode="nearest", grid_mode=True
         ),
