@@ -13,7 +13,7 @@ def main() -> None:
     task = load_task("seg/kidney_tumor")
     mistake = next(m for m in task.mistakes if "task" in m.costs)
     start = ResetSpec("AutoMed-Seg-v0", seed=1, env_kwargs={"size": "mini"})
-    for name, choices in (("expert", {}), (mistake.title, mistake.choices)):
+    for name, choices in (("expert", {}), (mistake.id, mistake.choices)):
         (episode,) = run_agent(partial(ScriptAgent, choices), [start])
         result = episode.result  # None if the infrastructure failed: that is no zero
         if result is None:
