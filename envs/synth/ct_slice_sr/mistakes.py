@@ -156,7 +156,7 @@ print([line.strip() for line in source.splitlines() if "axis = " in line])"""),
         "Slices are interpolated; the network's output is not used.",
         "common",
         {"addition": "interpolated"},
-        {"task": 0.4},
+        {"task": 0.4, "S3": 0.5, "S4": 0.9},
         CHECKS.against("output", '"is added to the linear interpolation"', " + linear"),
     ),
     Mistake(
