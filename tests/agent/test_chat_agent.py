@@ -160,6 +160,18 @@ def test_an_endpoint_that_is_down_is_nobodys_fault() -> None:
             assert len(server.bodies) == 1 and "sk-secret" not in str(stop.value) * (status == 401)
 
 
+def test_a_refusal_in_the_middle_ends_its_episode_only() -> None:
+    def picky(body: Any) -> Any:
+        return {"content": ""} if len(body["messages"]) == 2 else 400
+
+    with ChatServer(picky) as server:
+        agent = played(server)
+        assert agent.act(BRIEF) == ""
+        with pytest.raises(ServiceError, match="refuses the conversation"):
+            agent.act({"text": "that was no call"})
+    assert server.bodies[-1]["messages"][2]["content"] == "(empty)"
+
+
 def test_several_calls_of_one_answer_are_played_one_by_one() -> None:
     def two(body: Any) -> Any:
         if len(body["messages"]) > 2:

@@ -12,7 +12,7 @@ from bat_agent.agents.chat.config import ChatConfig, make_chat_config
 from bat_agent.agents.chat.endpoint import Completion, Endpoint, Refused
 from bat_agent.agents.chat.ledger import Spent
 from bat_agent.agents.chat.transcript import Transcript
-from bat_agent.agents.failures import StopEvaluation
+from bat_agent.agents.failures import ServiceError, StopEvaluation
 from bat_agent.policy.hermes import hermes_system
 from bat_env.tools import openai_tools
 from bat_env.trajectory import TokenRecord
@@ -99,7 +99,8 @@ class ChatAgent:
         text = text_of(message)
         # Models without function calling write their calls, whatever they were offered.
         calls = calls or text_calls(text) or [Call(text)]
-        said: dict[str, Any] = {"role": "assistant", "content": text}
+        # Some servers refuse a conversation with an empty answer in it.
+        said: dict[str, Any] = {"role": "assistant", "content": text if kept else text or "(empty)"}
         if kept:
             said["tool_calls"] = kept
         self._transcript.begin(said)
@@ -130,8 +131,13 @@ class ChatAgent:
             except Refused as refusal:
                 if refusal.too_long:
                     transcript.room = int(0.7 * min(transcript.room, transcript.tokens()))
+                elif transcript.started:
+                    # The same form was taken before: it is about what is in this conversation.
+                    raise ServiceError(
+                        f"{endpoint.config.model}: the endpoint refuses the conversation "
+                        f"({refusal})."
+                    ) from None
                 elif refusal.about_tools and not self._text and endpoint.config.tools == "auto":
-                    # No turn was played with tools yet, or the server would have refused before.
                     endpoint.text_only = True
                     self._open()
                 else:

@@ -56,6 +56,11 @@ class Transcript:
         self._left_out = 0
         self._ratio = _CHARS_PER_TOKEN
 
+    @property
+    def started(self) -> bool:
+        """Whether the model has answered."""
+        return bool(self._turns) or self._left_out > 0
+
     def begin(self, answer: Message) -> None:
         """Add an answer of the model."""
         self._turns.append(Turn(answer))
