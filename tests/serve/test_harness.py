@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bat_agent.agents import guard
 from bat_agent.agents.harness import harness_source
 from bat_agent.evaluate import evaluate
 from bat_env.errors import ConfigError
@@ -148,3 +149,31 @@ def test_smolagents_plays_over_mcp(
     [cell] = evaluate(harness_source(command), **SEG).cells
     assert cell.error == "" and cell.status == "submitted"
     assert (cell.overall, cell.stages, cell.turns) == (oracle.overall, oracle.stages, oracle.turns)
+
+
+def test_nothing_of_a_command_survives_its_killed_parent() -> None:
+    mark = f"4{os.getpid()}.5"
+    start = (
+        "import os, subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-I', {guard.__file__!r}, str(os.getpid()), '999',\n"
+        f"                  'setsid sleep {mark} & sleep {mark}'])\n"
+        "time.sleep(100)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", start])
+
+    def alive() -> bool:
+        look = ["pgrep", "-fc", f"^sleep {mark}"]
+        return int(subprocess.run(look, capture_output=True, text=True).stdout) > 0
+
+    def soon(wanted: bool) -> None:
+        end = time.monotonic() + 60
+        while alive() is not wanted:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+
+    try:
+        soon(True)
+    finally:
+        parent.kill()
+        parent.wait()
+    soon(False)
