@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 
 from bat_env.episode import Episode, Status, Violation
-from bat_env.errors import BankError, SandboxError
+from bat_env.errors import BankError, GraderError, SandboxError
 from bat_env.grader import shared_grader
 from bat_env.judge import Judge
 from bat_env.rubric import RubricContract, compile_contract
 from bat_env.rubric.base import Context, RubricResult
 from bat_env.sandbox.pool import Beside
-from bat_env.stages import quantize
+from bat_env.stages import Stage, quantize
 from bat_env.start import Start
 from bat_env.turns import WARNINGS
 from bat_env.verifier import Verifier
@@ -45,6 +47,19 @@ def contract_of(start: Start, judge: Judge | None = None) -> RubricContract:
     return contract if judge is None else judge.contract(contract, start.task.spec)
 
 
+def prepare(start: Start) -> None:
+    """Let the grader work out what it needs of the truth while the agent works.
+
+    It is the same at every hand-in of an instance and kept, so nothing waits for it twice.
+    """
+
+    def ahead() -> None:
+        with contextlib.suppress(GraderError, OSError):  # asked again, and told, at hand-in
+            shared_grader().prepare(start.task, start.instance)
+
+    threading.Thread(target=ahead, name="bat-prepare", daemon=True).start()
+
+
 class Scoring:
     """Scores an episode. Rewards are changes of the score, so they sum to it exactly.
 
@@ -72,6 +87,8 @@ class Scoring:
             episode.evidence.judge = judge.identity(contract)
         self.score = 0.0
         self.rubric: RubricResult | None = None
+        if episode.focus in (Stage.S4, Stage.S5, Stage.E2E):
+            prepare(start)
 
     def step(self) -> float:
         """Re-score what the record shows so far; returns the reward."""

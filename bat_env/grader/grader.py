@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
@@ -40,6 +42,11 @@ class Grader:
     def __init__(self, server: ServerProcess | None = None) -> None:
         self._server = server or shared_server()
         self._prepared: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
+        self._begin()
+        _graders.add(self)
+
+    def _begin(self) -> None:
+        self._making: dict[tuple[Any, ...], threading.Lock] = {}
         self._lock = threading.Lock()
 
     def grade(self, task: HasSpec, instance: Instance, files: Mapping[str, bytes]) -> GradeResult:
@@ -77,22 +84,43 @@ class Grader:
         Raises:
             GraderError: If the grader failed, or ``case`` is not a case of the instance.
         """
+        return self.inspect_all(task, instance, {case: data})[case]
+
+    def inspect_all(
+        self, task: HasSpec, instance: Instance, outputs: Mapping[str, bytes]
+    ) -> dict[str, dict[str, Any]]:
+        """:meth:`inspect` of outputs of several cases, each a file of its own, in one child."""
         spec = task.spec
-        known = self._known(
-            spec, instance, (case,) if case == instance.probe_case else instance.cases
-        )
+        probe = instance.probe_case in outputs
+        known = self._known(spec, instance, tuple(outputs) if probe else instance.cases)
         try:
-            row = self._rows(spec, instance, {case: data}, known)[case]
+            rows = self._rows(spec, instance, dict(outputs), known)
         except ChildCrash as error:
-            return {"readable": False, "valid": False, "message": f"unreadable: {error}"}
+            if len(outputs) == 1:
+                why = {"readable": False, "valid": False, "message": f"unreadable: {error}"}
+                return dict.fromkeys(outputs, why)
+            each = (self.inspect_all(task, instance, {c: d}) for c, d in outputs.items())
+            return {case: seen for one in each for case, seen in one.items()}
         return {
-            **_table(row.get("properties")),
-            "valid": row.get("valid") is True,
-            "message": str(row.get("message", ""))[:300],
-            "case_score": _unit(row.get("score")),
-            "answer": str(row.get("answer", ""))[:_ANSWER_CHARS],
-            "trivial": str(row.get("trivial", ""))[:_ANSWER_CHARS],
+            case: {
+                **_table(row.get("properties")),
+                "valid": row.get("valid") is True,
+                "message": str(row.get("message", ""))[:300],
+                "case_score": _unit(row.get("score")),
+                "answer": str(row.get("answer", ""))[:_ANSWER_CHARS],
+                "trivial": str(row.get("trivial", ""))[:_ANSWER_CHARS],
+            }
+            for case, row in rows.items()
         }
+
+    def prepare(self, task: HasSpec, instance: Instance) -> None:
+        """Work out what grading needs of truths and inputs, before there are outputs.
+
+        Raises:
+            GraderError: If the grader failed.
+        """
+        self._known(task.spec, instance, instance.cases)
+        self._known(task.spec, instance, (instance.probe_case,))
 
     def agreement(self, task: HasSpec, a: bytes, b: bytes, case: str = "") -> float:
         """Agreement of two outputs of one case in [0, 1], as the task's metric defines it.
@@ -155,6 +183,18 @@ class Grader:
     def _known(self, spec: TaskSpec, instance: Instance, cases: tuple[str, ...]) -> dict[str, Any]:
         """What the metric works out from truths and inputs alone; no agent bytes are near it."""
         key = (spec.model_dump_json(), instance.seed, instance.size, cases)
+        with self._lock:
+            making = self._making.setdefault(key, threading.Lock())
+        try:
+            with making:  # whoever asks meanwhile waits, and finds it made
+                return self._prepared_once(key, spec, instance, cases)
+        finally:
+            with self._lock:
+                self._making.pop(key, None)
+
+    def _prepared_once(
+        self, key: tuple[Any, ...], spec: TaskSpec, instance: Instance, cases: tuple[str, ...]
+    ) -> dict[str, Any]:
         with self._lock:
             if key in self._prepared:
                 self._prepared.move_to_end(key)
@@ -221,6 +261,19 @@ class Grader:
         if set(rows) != set(outputs) or not all(isinstance(r, dict) for r in rows.values()):
             raise ChildCrash("the reply does not fit the request")
         return rows
+
+
+_graders: weakref.WeakSet[Grader] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Locks that a thread of the parent held are held by nobody here."""
+    for grader in _graders:
+        grader._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _header(op: str, spec: TaskSpec) -> dict[str, Any]:

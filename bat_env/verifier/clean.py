@@ -83,13 +83,13 @@ def recovery_cases(instance: Instance, pilot: str) -> tuple[str, ...]:
     return (pilot, *others[: MAX_RECOVERY_CASES - 1])
 
 
-def look_cases(instance: Instance, case: str) -> tuple[str, ...]:
-    """Further cases on which a pipeline is run until one has another answer than ``case``."""
-    others = sorted(
-        (other for other in instance.cases if other != case),
-        key=lambda other: _drawn(instance, "look", other),
-    )
-    return tuple(others[:MAX_LOOK_CASES])
+def look_cases(instance: Instance) -> tuple[str, ...]:
+    """Cases on which a pipeline is looked at beside the one that is asked about.
+
+    The same for every episode of an instance, so that one run serves all who ask.
+    """
+    order = sorted(instance.cases, key=lambda case: _drawn(instance, "look", case))
+    return tuple(order[:MAX_LOOK_CASES])
 
 
 def alias(instance: Instance, case: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -31,6 +32,12 @@ from bat_env.verifier.clean import (
 from bat_env.verifier.memo import Memo, key_of
 
 MAX_IMAGE_BYTES: Final[int] = 4 * 1024 * 1024
+OF_STAGE: Final[Mapping[Stage, tuple[str, ...]]] = {
+    Stage.S1: (plan.PLAN, plan.FACTS, plan.IMAGE),
+    Stage.S2: (setup.SETUP, setup.PREDICT),
+    Stage.E2E: (plan.PLAN, plan.FACTS, plan.IMAGE, setup.SETUP, setup.PREDICT),
+}
+"""Files of the plan and the set-up that a bank state may hand over to those who do them again."""
 TABLE_RERUNS: Final[int] = 6
 """Rows of a table that are made again."""
 CHANCE: Final[Mapping[str, float]] = {"text": 0.3, "boxes-json": 0.1}
@@ -80,21 +87,20 @@ class Verifier:
         focus = episode.focus
         if focus in (Stage.S1, Stage.E2E) and plan.IMAGE in episode.evidence.files:
             work.piece("plan_image", work.plan_image)
-        if focus in (Stage.S4, Stage.S5, Stage.E2E):
-            work.piece("grade", work.grade)
-        if focus in (Stage.S4, Stage.S5, Stage.E2E):
-            work.piece("inherited", lambda: work.inherited(initial))
         if focus in (Stage.S2, Stage.E2E):
             expected = {key: float(task.probe_expected[key]) for key in ("mean", "std")}
             episode.evidence.probe_expected = expected
-        with ExitStack() as stack:
+        # The grader is a process of its own: it works while clean runs go on.
+        with ThreadPoolExecutor(1, "bat-grade") as beside, ExitStack() as stack:
+            grading = beside.submit(work.grading, initial)
             lease = Lease(self.runner.pool, stack)
             if focus in (Stage.S3, Stage.E2E):
                 work.piece("pilot", lambda: work.pilot(lease, initial))
             if focus in (Stage.S2, Stage.E2E):
                 work.setup(lease)
-            if focus in (Stage.S1, Stage.S2, Stage.E2E) and initial:
+            if initial and any(path in initial for path in OF_STAGE.get(focus, ())):
                 work.piece("handed", lambda: work.handed(lease, initial))
+            grading.result()
             if focus in (Stage.S4, Stage.E2E) and work.done():
                 work.piece("batch_rerun", lambda: work.batch(lease))
 
@@ -172,6 +178,12 @@ class _Work:
         seen = self.grader.image(data)
         source = next((path for path, other in self.instance.public.items() if other == data), "")
         return {**seen, "copied": f"/data/{source}"} if source else seen
+
+    def grading(self, initial: FileTree | None) -> None:
+        """Grade what lies under outputs/, and what lay there at reset."""
+        if self.episode.focus in (Stage.S4, Stage.S5, Stage.E2E):
+            self.piece("grade", self.grade)
+            self.piece("inherited", lambda: self.inherited(initial))
 
     def grade(self) -> None:
         """Grade what lies under outputs/."""
@@ -272,12 +284,12 @@ class _Work:
 
     def _looked(self, lease: Lease, case: str, workspace: FileTree) -> list[Mapping[str, Any]]:
         """What is in outputs of clean runs on further cases; empty where there is none."""
-        inputs = {other: self._public(other) for other in look_cases(self.instance, case)}
+        inputs = {other: self._public(other) for other in look_cases(self.instance)}
         runs = self._reruns(lease, inputs, workspace)
         if not any(rerun.ok for rerun in runs.values()):
             # One of them may have ended the run of all.
             runs = {c: self._rerun(lease, c, tree, workspace) for c, tree in inputs.items()}
-        return [self._inspected(c, r.output) if r.ok else {} for c, r in runs.items()]
+        return [self._inspected(c, r.output) if r.ok else {} for c, r in runs.items() if c != case]
 
     def _unseeing(self, lease: Lease, case: str, output: bytes, workspace: FileTree) -> str:
         """Whether the pipeline answers without a look at its input: how, or ``""``.
@@ -292,7 +304,7 @@ class _Work:
             others = self._looked(lease, case, workspace)
             answers += [str(other.get("answer", "")) for other in others]
             return "the same answer for every case" if infer.same_answer(answers, sure=True) else ""
-        for other in look_cases(self.instance, case):
+        for other in (c for c in look_cases(self.instance) if c != case):
             rerun = self._rerun(lease, other, self._public(other), workspace)
             if not rerun.ok:
                 return ""
@@ -302,6 +314,8 @@ class _Work:
         return "the same answer for every case"
 
     def _agreement(self, case: str, a: bytes, b: bytes) -> float:
+        if a == b:
+            return 1.0
         return self.memo.get(
             key_of("agreement", self.about, case, a, b),
             lambda: self.grader.agreement(self.task, a, b, case),

@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import demo
 import episodes
+import hand_in
 import imports
 import isolation
 from measure import Row
@@ -33,6 +34,7 @@ PARTS: dict[str, Callable[[], list[Row]]] = {
     "docker": isolation.docker_rows,
     "local": isolation.local_rows,
     "episodes": episodes.episode_rows,
+    "verifier": hand_in.rows,
     "training": episodes.training_rows,
     "demo": demo.rows,
 }

@@ -122,20 +122,52 @@ def test_honest_work_is_paid_where_cheats_are_not(
 def test_every_predicate_is_needed(stand: Callable[..., Stand]) -> None:
     """Mutation test: with any one predicate always true, at least one cheat is paid."""
     one = stand("seg/kidney_tumor", "local", "pro")
-    played = []
-    for cheat in CHEATS:
-        cells = cheat.make(one)
-        if cells is not None:
-            played.append((cheat, one.play(cheat.start, cells), bound(cheat, one)))
-    assert all(episode.score <= most for _, episode, most in played)
-    asleep = {item.id for cheat, _, _ in played for item in _contract(one, cheat).items}
+    asleep = {item.id for cheat in CHEATS for item in _contract(one, cheat).items}
     assert len(asleep) == 24  # nine of S1, five of S2, six of S3 with the recovery's, two and two
-    for cheat, episode, most in played:
+    # Honest work with one lie in it wakes most; what can wake nothing more is not played.
+    for cheat in sorted(CHEATS, key=lambda cheat: isinstance(cheat.base, float), reverse=True):
         contract = _contract(one, cheat)
-        for item in contract.items:
-            if item.id in asleep and _mutant(contract, item.id, one, episode) > most:
-                asleep.discard(item.id)
+        left = [item for item in contract.items if item.id in asleep]
+        cells = cheat.make(one) if left else None
+        if cells is None:
+            continue
+        played, most = one.play(cheat.start, cells), bound(cheat, one)
+        assert played.score <= most, cheat.id
+        asleep -= {i.id for i in left if _mutant(contract, i.id, one, played) > most}
     assert not asleep
+
+
+OF_TIERS = (
+    "candidates_of_one",
+    "candidates_of_one_model",
+    "candidates_that_do_not_exist",
+    "plan_of_a_copied_picture",
+    "plan_of_no_picture",
+    "plan_of_one_colour",
+)
+"""Cheats at items that the Lite tier does not have."""
+
+
+@pytest.mark.parametrize(
+    ("task_id", "cheat_id", "tier", "backend"),
+    [
+        pytest.param(
+            *(task_id, cheat_id, tier, backend),
+            # The stand of the mutation test serves the sample.
+            marks=[]
+            if (task_id, tier, backend) == ("seg/kidney_tumor", "pro", "local")
+            else [pytest.mark.slow, *([pytest.mark.docker] if backend == "docker" else [])],
+        )
+        for backend in ("local", "docker")
+        for task_id in lite_tasks()
+        for tier in ("standard", "pro")
+        for cheat_id in OF_TIERS
+    ],
+)
+def test_a_cheat_pays_nothing_in_higher_tiers(
+    task_id: str, cheat_id: str, tier: str, backend: str, stand: Callable[..., Stand]
+) -> None:
+    check(_CHEATS[cheat_id], stand(task_id, backend, tier))
 
 
 def _contract(one: Stand, cheat: Cheat) -> RubricContract:
