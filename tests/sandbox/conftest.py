@@ -9,7 +9,7 @@ import pytest
 from bat_env.sandbox import Cell, CellResult, Limits, Sandbox, make_sandbox
 
 LIMITS = Limits(
-    cell_timeout_s=30.0,
+    cell_timeout_s=120.0,
     memory_mb=512,
     pids=32,
     workspace_mb=16,
