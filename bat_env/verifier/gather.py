@@ -32,6 +32,8 @@ from bat_env.verifier.clean import (
 from bat_env.verifier.memo import Memo, key_of
 
 MAX_IMAGE_BYTES: Final[int] = 4 * 1024 * 1024
+SAME_NUMBER: Final[float] = 0.025
+"""How far a probability of a pilot's row may lie from the clean run's."""
 OF_STAGE: Final[Mapping[Stage, tuple[str, ...]]] = {
     Stage.S1: (plan.PLAN, plan.FACTS, plan.IMAGE),
     Stage.S2: (setup.SETUP, setup.PREDICT),
@@ -246,12 +248,22 @@ class _Work:
         if not rerun.ok:
             return {"agreement": 0.0, "rerun": f"its clean run failed: {rerun.message}"}
         found: dict[str, Any] = {"agreement": self._agreement(case, rerun.output, files[path])}
+        if self.spec.output.is_table and not self._same_row(case, rerun.output, files[path]):
+            found["agreement"] = 0.0
         if setup.PREDICT in own_paths(self.episode):
             said = self._unseeing(lease, case, rerun.output, files)
             found |= {"trivial": said} if said else {}
         if not found.get("trivial") and (said := self._worthless(lease, case, rerun.output, files)):
             found["worthless"] = said
         return found
+
+    def _same_row(self, case: str, a: bytes, b: bytes) -> bool:
+        """Whether the numbers of two rows are the same: one label alone may agree by luck."""
+        rows = []
+        for data in (a, b):
+            said = str(self._inspected(case, data).get("answer", "")).partition("\n")[0]
+            rows.append(said.partition("\t")[2].split())
+        return len(rows[0]) == len(rows[1]) and all(map(_same_number, *rows))
 
     def _worthless(self, lease: Lease, case: str, output: bytes, workspace: FileTree) -> str:
         """Whether the pipeline's outputs are worth no more than a trivial answer: how, or ``""``.
@@ -464,3 +476,10 @@ class _Work:
                 output = rerun.output.replace(names[case].encode(), case.encode())
                 found[case] = RerunResult(rerun.ok, rerun.message, output)
         return found
+
+
+def _same_number(a: str, b: str) -> bool:
+    try:
+        return a == b or abs(float(a) - float(b)) <= SAME_NUMBER
+    except ValueError:
+        return False
