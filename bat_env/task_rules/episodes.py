@@ -13,7 +13,7 @@ from bat_env.tasks.scripts import Mistake
 
 MIN_OVERALL: Final = 0.80
 MIN_TASK: Final = 0.65
-NAIVE_RANGE: Final = (0.10, 0.45)
+NAIVE_RANGE: Final = (0.05, 0.45)
 MIN_STAGE_LOSS: Final = 0.2
 MIN_FOCUS: Final = 0.9
 """What careful work scores at least in one stage, from a start state."""

@@ -87,13 +87,13 @@ print("one wrist has few findings, and often none")"""),
     CHECKS.versions_from_memory(
         ("torch", "monai", "pillow"), 'print("first file", cases[0], films[0])'
     ),
-    CHECKS.loose_checkpoint({"task": 0.45, "S2": 0.15, "S3": 0.15}),
+    CHECKS.loose_checkpoint({"task": 0.45, "S2": 0.35, "S3": 0.95, "S4": 0.95}),
     Mistake(
         "read_as_bytes",
         "Files of 16 bits are turned into bytes: everything bright is cut.",
         "common",
         {"depth": "byte"},
-        {"task": 0.45},
+        {"task": 0.45, "S4": 0.95},
         CHECKS.against(
             "input files", 'Image.open(f"/data/{cases[0]}/wrist.png").mode', "np.asarray(film"
         ),
@@ -131,7 +131,7 @@ print([line.strip() for line in source.splitlines() if "Photometric" in line])""
         "A corner of the picture is taken instead of the whole picture at the card's size.",
         "common",
         {"size": "cropped"},
-        {"task": 0.45},
+        {"task": 0.45, "S4": 0.95},
         CHECKS.against("size", 'card["preprocessing"]["size_px"]', "x = "),
     ),
     Mistake(
@@ -147,7 +147,7 @@ print([line.strip() for line in source.splitlines() if "Photometric" in line])""
         "The network's maps are named in alphabetical order instead of the card's.",
         "nnUNet#2500",
         {"classes": "alphabetical"},
-        {"task": 0.45},
+        {"task": 0.45, "S4": 0.95},
         CHECKS.against("channels", 'card["channels"]', "names, boxes"),
     ),
     Mistake(
@@ -155,7 +155,7 @@ print([line.strip() for line in source.splitlines() if "Photometric" in line])""
         "Boxes stay in pixels of the resized picture.",
         "MedSAM#47",
         {"scale_back": "network"},
-        {"task": 0.45},
+        {"task": 0.45, "S4": 0.95},
         _shown("sx, sy ="),
     ),
     Mistake(
@@ -171,7 +171,7 @@ print([line.strip() for line in source.splitlines() if "Photometric" in line])""
         "Rows and columns change places in the boxes.",
         "MONAI#3976",
         {"axes": "columns_first"},
-        {"task": 0.45, "S2": 0.15, "S3": 0.95, "S4": 0.8},
+        {"task": 0.45, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         _shown("= place"),
     ),
     Mistake(

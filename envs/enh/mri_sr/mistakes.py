@@ -78,17 +78,17 @@ print("means of the inputs", [round(float(image.mean())) for image in images])""
 for case, image in zip(cases, images):
     print(case, image.dtype, image.shape)""",
     ),
-    CHECKS.loose_checkpoint({"task": 0.4, "S2": 0.15}),
+    CHECKS.loose_checkpoint({"task": 0.4, "S2": 0.35, "S3": 0.95, "S4": 0.95}),
     CHECKS.training_mode(
         "The network predicts in training mode: every slice is normalised by itself.",
-        {"task": 0.4, "S2": 0.15},
+        {"task": 0.4, "S2": 0.35, "S3": 0.95, "S4": 0.95},
     ),
     Mistake(
         "divided_by_maximum",
         "Intensities are divided by the maximum: a bright vessel decides.",
         "common",
         {"divide": "maximum"},
-        {"task": 0.4},
+        {"task": 0.4, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.against(
             "card percentile", 'card["preprocessing"]["percentile"], "maximum", x.max()', "unit ="
         ),
@@ -98,7 +98,7 @@ for case, image in zip(cases, images):
         "Intensities are divided by 4095, whatever the gain.",
         "common",
         {"divide": "bits"},
-        {"task": 0.4},
+        {"task": 0.4, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.against(
             "card percentile", 'card["preprocessing"]["percentile"], "maximum", x.max()', "unit ="
         ),
@@ -108,7 +108,7 @@ for case, image in zip(cases, images):
         "The input is enlarged by repeating pixels, not by the card's interpolation.",
         "common",
         {"enlarge": "nearest"},
-        {"task": 0.4},
+        {"task": 0.4, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         _ENLARGED,
     ),
     Mistake(
@@ -124,7 +124,7 @@ for case, image in zip(cases, images):
         "The network's channels go to the wrong pixels of their block: right and lower exchanged.",
         "common",
         {"order": "exchanged"},
-        {"task": 0.4},
+        {"task": 0.4, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.against("channels", 'card["channels"]', "pixel_shuffle(d"),
     ),
     Mistake(
@@ -132,7 +132,7 @@ for case, image in zip(cases, images):
         "The image is saved with the rows and columns of the input.",
         "MedSAM#47",
         {"grid": "coarse"},
-        {"task": 0.4, "S3": 0.2, "S4": 0.9},
+        {"task": 0.4, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.against("factor", 'card["preprocessing"]["factor"]', "y = y[0, 0"),
     ),
     Mistake(
@@ -140,7 +140,7 @@ for case, image in zip(cases, images):
         "The network's output, which is a difference, is saved as the image.",
         "common",
         {"gives": "image"},
-        {"task": 0.4},
+        {"task": 0.4, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.against("network gives", 'card["postprocessing"]["network_gives"]', "y = "),
     ),
     Mistake(
@@ -148,7 +148,7 @@ for case, image in zip(cases, images):
         "The output stays in network units instead of the input's intensities.",
         "nnUNet#1680",
         {"units": "network"},
-        {"task": 0.4},
+        {"task": 0.4, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.against("output range", "(float(y.min()), float(y.max()))", "y = y"),
     ),
     Mistake(
@@ -156,7 +156,7 @@ for case, image in zip(cases, images):
         "The image is saved with rows and columns exchanged.",
         "MONAI#3976",
         {"axes": "swapped"},
-        {"task": 0.4, "S3": 0.2, "S4": 0.9},
+        {"task": 0.4, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.of_pipeline('print("transposed:", ".T" in source)'),
     ),
     Mistake(
@@ -164,7 +164,7 @@ for case, image in zip(cases, images):
         "The output is cut to eight bits: everything brighter is lost.",
         "common",
         {"depth": "uint8"},
-        {"task": 0.4, "S3": 0.2, "S4": 0.9},
+        {"task": 0.4, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.against("maximum", "x.max(), y.max()", "astype("),
     ),
     # ----------------------------------------------------------------------------- S3, validate

@@ -85,7 +85,7 @@ print("one chest has few findings, and often none")"""),
     CHECKS.versions_from_memory(
         ("torch", "monai", "pillow"), 'print("first file", films[0].mode, films[0].size)'
     ),
-    CHECKS.loose_checkpoint({"task": 0.5, "S2": 0.15, "S3": 0.15}),
+    CHECKS.loose_checkpoint({"task": 0.5, "S2": 0.35, "S3": 0.95, "S4": 0.95}),
     CHECKS.training_mode(
         "The network runs in training mode: each picture is normalised by itself.", {"S2": 0.15}
     ),
@@ -94,7 +94,7 @@ print("one chest has few findings, and often none")"""),
         "Files of 16 bits are turned into bytes: everything bright is cut.",
         "common",
         {"depth": "byte"},
-        {"task": 0.5, "S2": 0.15},
+        {"task": 0.5, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.against("first file", "films[0].mode", "np.asarray(film"),
     ),
     Mistake(
@@ -130,7 +130,7 @@ print("one chest has few findings, and often none")"""),
         "Values from 0 to 1 go in where the card asks for its own range.",
         "common",
         {"value_range": "unit"},
-        {"task": 0.5},
+        {"task": 0.5, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.against("range", 'card["preprocessing"]["value_range"]', "x = "),
     ),
     Mistake(
@@ -138,7 +138,7 @@ print("one chest has few findings, and often none")"""),
         "Rows and columns change places on the way into the network.",
         "MONAI#3976",
         {"size": "transposed"},
-        {"task": 0.5},
+        {"task": 0.5, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.against("network input", '"(pictures, 1, rows, columns)"', "x = "),
     ),
     Mistake(
@@ -188,7 +188,7 @@ print("one chest has few findings, and often none")"""),
         "Absent findings are listed by their name alone: they read as present.",
         "chexpert-labeler#15",
         {"absent": "listed"},
-        {"task": 0.5},
+        {"task": 0.5, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.of_pipeline(
             'print("reports with a negation", sum("No " in text for text in texts))'
         ),
