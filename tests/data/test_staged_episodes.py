@@ -23,7 +23,6 @@ KINDS = {
     "vqa_rad": "vqa",
     "chexpert_plus": "report",
 }
-STAGES = ("S1", "S2", "S3", "S4", "S5")
 
 
 def play(env: Any, cells: Any) -> dict[str, Any]:
@@ -41,6 +40,7 @@ def play(env: Any, cells: Any) -> dict[str, Any]:
 def test_the_walk_through_is_scored_in_every_stage(
     name: str, staged: Callable[[str], Staged]
 ) -> None:
+    """All of it is found true but for what a prediction without skill cannot be paid for."""
     folder = staged(name).folder
     task = open_staged(folder)
     env = AutoMedEnv(track=KINDS[name], task=name, data=folder, size="mini", sandbox="local")
@@ -50,10 +50,13 @@ def test_the_walk_through_is_scored_in_every_stage(
         info = play(env, task.script())
         result = info["result"]
         errors = info["components"]["errors"]
-        for stage in ("S1", "S2"):
-            assert result["stages"][stage] == 1.0, errors
-        assert result["stages"]["S3"] >= 0.75 and result["stages"]["S4"] == 1.0, errors
-        assert result["stages"]["S5"] >= 0.5 and 0.0 <= result["task"] <= 1.0, errors
+        assert result["stages"]["S1"] == 1.0 and result["stages"]["S2"] >= 0.8, errors
+        for item, why in errors.items():
+            follows = item == "S3.pilot_first" and "Order alone" in why
+            assert follows or item == "S5.task_margin" or "worth no more than" in why, errors
+        if result["task"] > task.spec.floor + 0.05:
+            assert not errors and min(result["stages"].values()) == 1.0
+        assert 0.0 <= result["task"] <= 1.0
         assert result["false_claims"] == 0 and result["errors"]["failed_cells"] == 0
     finally:
         env.close()
