@@ -40,6 +40,8 @@ def run(
     except KeyboardInterrupt:
         code = INTERRUPTED
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            raise SystemExit(1) from None  # rich's way to stop when nobody reads on
         # The commands end by other means: code that is not ours must not end them as a success.
         print(f"{program}: a plug-in ended the process (SystemExit {error.code})", file=sys.stderr)
         raise SystemExit(1) from None

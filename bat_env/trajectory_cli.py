@@ -19,19 +19,27 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def explain(
-    trajectory: Annotated[Path, typer.Argument(help="A trajectory file.")],
-    as_json: AsJson = False,
+    trajectories: Annotated[
+        list[Path], typer.Argument(help="Trajectory files, or folders of them.")
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a trajectory, a line each.")
+    ] = False,
 ) -> None:
     """Show why an episode scored what it did: every item, with its evidence."""
     from rich.console import Console
 
     from bat_env.explain import explained, explanation
 
-    read, scored = _scored(trajectory)
-    if as_json:
-        print(json.dumps(explained(read, scored)))
-    else:
-        Console().print(explanation(read, scored))
+    files = list(_files(trajectories))
+    if not files:
+        raise BatError(f"No trajectories in {', '.join(map(str, trajectories))}.")
+    for file in files:
+        read, scored = _scored(file)
+        if as_json:
+            print(json.dumps(explained(read, scored)))
+        else:
+            Console().print(explanation(read, scored))
 
 
 def rescore(
@@ -40,7 +48,10 @@ def rescore(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Score stored episodes again from their evidence, and compare with what was recorded."""
+    """Score stored episodes again from their evidence, and compare with what was recorded.
+
+    Exit code 1: an episode scores something else, or a file that was named cannot be scored.
+    """
     rows: list[dict[str, Any]] = []
     for path in _files(trajectories):
         try:
@@ -63,7 +74,8 @@ def rescore(
                 print(f"{row['path']}: {row['why']}")
         unread = len(rows) - alike - other
         print(f"{alike} the same, {other} different, {unread} without evidence")
-    if other:
+    named = {str(path) for path in trajectories if not path.is_dir()}
+    if other or any(row["same"] is None and row["path"] in named for row in rows):
         raise typer.Exit(1)
 
 

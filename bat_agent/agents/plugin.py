@@ -71,7 +71,7 @@ def _is_agent(value: Any) -> bool:
 def _from_file(file: Path) -> ModuleType:
     if not file.is_file():
         there = [str(p) for p in sorted(file.parent.glob("*.py"))] if file.parent.is_dir() else []
-        raise unknown_name("agent file", file, there[:20])
+        raise unknown_name("agent file", str(file), there[:20])
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"Expected Python code in {file}; it cannot be imported.")

@@ -111,20 +111,24 @@ def listed_mistakes(player: Player, mistakes: Iterable[Mistake] | None = None) -
 
 def _costs(mistake: Mistake, done: Played, good: Played, lost: Mapping[str, float]) -> None:
     """What is listed is lost, and about what is lost is listed."""
+    wrong = []
     for part, least in mistake.costs.items():
-        assert lost[part] >= least, f"{mistake.id} must cost {least} in {part}, it costs {lost}."
-    assert good.score - done.score >= 0.004, f"{mistake.id}: the episode must pay too."
+        if lost[part] < least:
+            wrong.append(f"{mistake.id} must cost {least} in {part}, it costs {lost[part]}.")
+    if good.score - done.score < 0.004:
+        wrong.append(f"{mistake.id}: the episode must pay too.")
     for part, loss in lost.items():
-        if part == "S5" and part not in mistake.costs:
-            continue  # It holds outputs against their floor: what spoils them costs S5 too.
         stated = mistake.costs.get(part)
         if stated is None:
-            assert loss < MAX_ELSEWHERE, f"{mistake.id} also costs {loss} in {part}: list it."
-            continue
-        share = LEAST_STATED.get(part, LEAST_STATED_STAGE)
-        assert stated >= share * loss, (
-            f"{mistake.id} lists a cost of {stated} in {part} and costs {loss}: list about that."
-        )
+            # S5 holds outputs against their floor: what spoils them costs S5 too.
+            if part != "S5" and loss >= MAX_ELSEWHERE:
+                wrong.append(f"{mistake.id} also costs {loss} in {part}: list it.")
+        elif stated < LEAST_STATED.get(part, LEAST_STATED_STAGE) * loss:
+            wrong.append(
+                f"{mistake.id} lists a cost of {stated} in {part} and costs {loss}: list about "
+                "that."
+            )
+    assert not wrong, "\n".join(wrong)
 
 
 def _shows(mistake: Mistake, done: Played, clean: str) -> None:

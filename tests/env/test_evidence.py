@@ -182,3 +182,24 @@ def test_rescore_compares_and_says_what_differs(
     found = CliRunner().invoke(app, ["rescore", str(tmp_path)])
     assert found.exit_code == 1
     assert "edited.json: recorded" in found.stdout and "1 different" in found.stdout
+
+
+def test_what_was_named_and_is_no_trajectory_is_a_failure(
+    played: dict[str, Trajectory], tmp_path: Path
+) -> None:
+    whole = str(played["Seg careful"].path)
+    (tmp_path / "other.json").write_text("{}")
+    for name in ("other.json", "nowhere.json"):
+        done = CliRunner().invoke(app, ["rescore", whole, str(tmp_path / name)])
+        assert done.exit_code == 1 and "1 the same, 0 different, 1 without" in done.stdout
+    # In a folder it lies beside them, as the scores of an evaluation may.
+    assert CliRunner().invoke(app, ["rescore", whole, str(tmp_path)]).exit_code == 0
+
+
+def test_explain_takes_several(played: dict[str, Trajectory]) -> None:
+    paths = [str(played[name].path) for name in ("Seg careful", "Seg careless")]
+    lines = CliRunner().invoke(app, ["explain", *paths, "--json"]).stdout.splitlines()
+    assert [json.loads(line)["score"] for line in lines] == [
+        played[name].result["score"]  # type: ignore[index]
+        for name in ("Seg careful", "Seg careless")
+    ]

@@ -147,6 +147,10 @@ except ImportError:
 '''
 ran = box.run(Cell("python", code))
 print(bat_env.__file__, ran.stdout.split(), ran.stderr)
+from bat_env.sandbox.probes.probe import Probe
+from bat_env.sandbox.probes.walls import CHECKS
+if sys.argv[1] == "local":
+    print(CHECKS["suite invisible"](Probe(box)))
 box.close()
 """
     done = subprocess.run(
@@ -157,3 +161,5 @@ box.close()
         check=True,
     )
     assert str(site) in done.stdout and f"['7', '{hidden}']" in done.stdout, done.stdout
+    # The self-check says the same: an empty folder in the suite's place is no leak.
+    assert backend != "local" or "(True, 'no file of the suite')" in done.stdout, done.stdout

@@ -150,7 +150,9 @@ def _suite_invisible(p: Probe) -> tuple[bool, str]:
     code = """
         import importlib.util
         names = ('bat_env', 'bat_agent')
-        r = [n for n in names if importlib.util.find_spec(n)]
+        def holds(s):  # an empty folder in its place is found, too, and gives nothing
+            return s and (s.origin or any(os.listdir(q) for q in s.submodule_search_locations))
+        r = [n for n in names if holds(importlib.util.find_spec(n))]
         for top, folders, _ in os.walk('/'):
             if top in ('/proc', '/sys'): folders[:] = []; continue
             for n in folders:
