@@ -269,14 +269,14 @@ def run_agent(
         StopEvaluation: If an agent says that no further episode shall be played.
     """
     pool = EnvPool(trajectory_kwargs(trajectory_dir), agent_name)
-    lock = threading.Lock()
+    lock, stopped = threading.Lock(), threading.Event()
     done = 0
 
     def play(spec: ResetSpec) -> EpisodeResult:
         nonlocal done
         lost = (0, 0.0)
         for _ in range(ATTEMPTS):
-            episode = _play(pool, make_agent, spec)
+            episode = _play(pool, make_agent, spec, stopped)
             episode.tokens, episode.cost = episode.tokens + lost[0], episode.cost + lost[1]
             lost = episode.tokens, episode.cost
             # What the agent did to itself it would do again, perhaps for money.
@@ -290,12 +290,25 @@ def run_agent(
 
     try:
         with ThreadPoolExecutor(max_workers=max(1, workers)) as threads:
-            return list(threads.map(play, specs))
+            try:
+                return list(threads.map(play, specs))
+            except KeyboardInterrupt:
+                stopped.set()  # no further action; else whole episodes would be waited for
+                raise
     finally:
         pool.close()
 
 
-def _play(pool: EnvPool, make_agent: Callable[[], AgentLike], spec: ResetSpec) -> EpisodeResult:
+class _StoppedError(Exception):
+    """The user asked to end."""
+
+
+def _play(
+    pool: EnvPool,
+    make_agent: Callable[[], AgentLike],
+    spec: ResetSpec,
+    stopped: threading.Event,
+) -> EpisodeResult:
     from bat_env.env import public_info
 
     began = time.perf_counter()
@@ -308,6 +321,8 @@ def _play(pool: EnvPool, make_agent: Callable[[], AgentLike], spec: ResetSpec) -
         _ask(agent.reset, observation, public_info(info), starts=True)
         over = False
         while not over:
+            if stopped.is_set():
+                raise _StoppedError
             try:
                 action = _ask(agent.act, observation)
             except EndEpisode as end:

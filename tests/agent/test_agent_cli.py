@@ -174,7 +174,9 @@ def test_a_signal_ends_in_one_line(number: int, code: int, tmp_path: Path) -> No
         "        open('started', 'w').close()\n"
         "        time.sleep(1)\n"
         "    def act(self, observation):\n"
-        "        return {'name': 'submit_results', 'arguments': {}}\n"
+        "        with open('acts', 'a') as file: file.write('a')\n"
+        "        code = {'language': 'bash', 'code': 'sleep 0.5'}\n"
+        "        return {'name': 'execute_code', 'arguments': code}\n"
     )
     command = "eval --agent slow:Slow --suite seg-mini --workers 1 --sandbox local"
     process = subprocess.Popen(
@@ -191,8 +193,15 @@ def test_a_signal_ends_in_one_line(number: int, code: int, tmp_path: Path) -> No
     while not (tmp_path / "started").exists() and time.monotonic() < until:
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
+    acts = tmp_path / "acts"
+    while not acts.exists():
+        assert process.poll() is None and time.monotonic() < until
+        time.sleep(0.01)
     process.send_signal(number)
+    before = len(acts.read_text())
     out, err = process.communicate(timeout=120)
+    # The cell that runs comes to its end, the episode does not: it would take 23.
+    assert len(acts.read_text()) <= before + 2
     assert process.returncode == code, err
     assert out == "" and err.splitlines()[-1].startswith("bat-agent: interrupted"), err
     assert "Traceback" not in err
