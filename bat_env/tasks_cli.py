@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from bat_env.tasks import Mistake
+    from bat_env.tasks import Mistake, Task
+    from bat_env.tasks.instance import Instance
 
 tasks_app = typer.Typer(help="Tasks: list, show, check, new.", invoke_without_command=True)
 
@@ -51,18 +52,13 @@ def show(
     size: Annotated[str, typer.Option(help="full or mini.")] = "full",
     index: Annotated[int, typer.Option(min=0, help="Training instance.")] = 0,
     picture: Annotated[
-        Path, typer.Option(help="Where to write the picture of its first three cases.")
-    ] = Path("task.png"),
+        Path | None,
+        typer.Option(help="Write a picture of its first three cases, with their truth, here."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a task: its contract, an instance, and a picture of three cases with their truth."""
-    from PIL import Image
-
+    """Show a task: its contract, an instance and, where asked, a picture of three cases."""
     from bat_env.config import one_of
-    from bat_env.grader import shared_grader
-    from bat_env.metrics.floors import cases_of
-    from bat_env.metrics.truths import true_files
-    from bat_env.montage import montage
     from bat_env.stages import Stage
     from bat_env.tasks import load_task, public_spec, render_brief
     from bat_env.tasks.instance import SIZES
@@ -70,11 +66,8 @@ def show(
     one_of("size", size, SIZES)
     task = load_task(name)
     drawn = task.instance("train", index, size)  # type: ignore[arg-type]
-    files = true_files(task.spec, cases_of(drawn))
-    truths = {case: files[task.spec.output.path.format(case=case)] for case in drawn.cases}
-    image = Image.fromarray(montage(task, drawn, truths, shared_grader(), cases=3))
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    image.save(picture)
+    if picture is not None:
+        _save_picture(task, drawn, picture)
     if as_json:
         shown = {
             "schema_version": 1,
@@ -83,7 +76,7 @@ def show(
             "instance_digest": drawn.digest,
             "cases": list(drawn.cases),
             "contract": public_spec(task.spec),
-            "picture": str(picture),
+            "picture": str(picture) if picture is not None else None,
         }
         print(json.dumps(shown))
         return
@@ -92,7 +85,28 @@ def show(
     print(f"\n{len(task.decisions)} decisions, {len(task.mistakes)} listed mistakes:")
     for mistake in task.mistakes:
         print(f"  {mistake.id}: {mistake.title} ({mistake.source}; costs {_costs(mistake.costs)})")
-    print(f"Picture of three cases with their truth: {picture}")
+    if picture is None:
+        print("For a picture of three cases with their truth: --picture FILE.png")
+    else:
+        print(f"Picture of three cases with their truth: {picture}")
+
+
+def _save_picture(task: Task, drawn: Instance, file: Path) -> None:
+    """Write the inputs of three cases with their truth, whole or not at all."""
+    from PIL import Image
+
+    from bat_env.grader import shared_grader
+    from bat_env.metrics.floors import cases_of
+    from bat_env.metrics.truths import true_files
+    from bat_env.montage import montage
+
+    files = true_files(task.spec, cases_of(drawn))
+    truths = {case: files[task.spec.output.path.format(case=case)] for case in drawn.cases}
+    image = Image.fromarray(montage(task, drawn, truths, shared_grader(), cases=3))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.new")
+    image.save(temporary, "PNG")
+    temporary.replace(file)
 
 
 def _costs(by_part: Mapping[str, float]) -> str:

@@ -49,6 +49,20 @@ def test_three_cases_are_seen_with_their_truth(task_id: str, tmp_path: Path) -> 
         assert shown & set(COLOURS), "labels are outlined"
 
 
+def test_no_file_is_left_that_nobody_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for option in ([], ["--json"]):
+        done = CliRunner().invoke(tasks_app, ["show", "skin_lesion", "--size", "mini", *option])
+        assert done.exit_code == 0, done.output
+        assert "--picture FILE.png" in done.stdout or json.loads(done.stdout)["picture"] is None
+    assert not list(tmp_path.iterdir())
+    command = ["show", "skin_lesion", "--size", "mini", "--picture", "made/here.png"]
+    assert CliRunner().invoke(tasks_app, command).exit_code == 0
+    assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*.*")] == ["made/here.png"]
+
+
 def test_a_truth_that_does_not_score_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     rule = next(rule for rule in FOLDER_RULES if rule.__name__ == "full_marks")
     task = load_task("cls/skin_lesion")
