@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import secrets
 import shlex
 import subprocess
@@ -26,9 +27,9 @@ from bat_agent.agents import guard
 from bat_agent.agents.base import AgentSource, ToolCall
 from bat_agent.agents.failures import EndEpisode
 from bat_agent.files import digest_of
+from bat_env.completions import checked_url
 from bat_env.errors import BatError, ConfigError
 from bat_env.extras import require
-from bat_env.judge.config import checked_url
 from bat_env.serve.door import FAILED, OVER, Answer
 from bat_env.stages import Stage
 from bat_env.tasks import load_task
@@ -36,7 +37,7 @@ from bat_env.tasks import load_task
 GRACE_S: Final = 30.0
 """Seconds that a command gets to end after its episode is over."""
 
-_PRIVATE: Final = ("BAT_CHAT_API_KEY", "BAT_JUDGE_API_KEY", "BAT_SERVE_TOKEN")
+_PRIVATE: Final = re.compile(r"BAT_(\w+_API_KEY|SERVE_TOKEN)")
 _POLL_S: Final = 0.05
 _TAIL: Final = 2000
 
@@ -203,7 +204,7 @@ def _environment(folder: Path, url: str, brief: str, config: HarnessConfig) -> d
     servers = {"mcpServers": {"automed-bat": {"type": "http", "url": url}}}
     (folder / "mcp.json").write_text(json.dumps(servers), encoding="utf-8")
     (folder / "brief.md").write_text(brief, encoding="utf-8")
-    kept = {key: value for key, value in os.environ.items() if key not in _PRIVATE}
+    kept = {key: value for key, value in os.environ.items() if not _PRIVATE.fullmatch(key)}
     return {
         **kept,
         **(config.environment or {}),

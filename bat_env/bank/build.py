@@ -28,14 +28,13 @@ from bat_env.bank.state import StageState
 from bat_env.bank.status import BuildReport
 from bat_env.bank.store import Bank, default_bank_path
 from bat_env.bank.styles import STYLES, USUAL
-from bat_env.bank.teacher import Teacher
+from bat_env.bank.teacher import Teacher, TeacherConfig
 from bat_env.bank.throttle import Throttle, be_nice
 from bat_env.bank.wording import BRIEFS, PLAIN, TEACHER
 from bat_env.bank.workers import Crew, Outcome
 from bat_env.disk import named_if_full
 from bat_env.errors import BankError, ConfigError, unknown_name
 from bat_env.extras import require_for_cells
-from bat_env.judge.config import JudgeConfig
 from bat_env.rubric import compile_contract
 from bat_env.sandbox import resolve_backend
 from bat_env.stages import Stage
@@ -180,7 +179,7 @@ def build(
     trajectories: int = 0,
     styles: Sequence[str] = (USUAL,),
     briefs: str = PLAIN,
-    teacher: Teacher | JudgeConfig | Mapping[str, Any] | None = None,
+    teacher: Teacher | TeacherConfig | Mapping[str, Any] | None = None,
     seed: int = 0,
     backend: str = "auto",
     workers: int = 2,
@@ -321,7 +320,7 @@ def build(
 
 
 def _teacher(
-    briefs: str, teacher: Teacher | JudgeConfig | Mapping[str, Any] | None
+    briefs: str, teacher: Teacher | TeacherConfig | Mapping[str, Any] | None
 ) -> Teacher | None:
     """The teacher that words briefs, if any.
 

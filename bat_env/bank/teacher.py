@@ -6,16 +6,15 @@ in it; else it is told what was wrong, and after that the rule-based writer is u
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+from pydantic import Field
 
 from bat_env.bank.state import digest_of
 from bat_env.bank.wording import problems, sections
-from bat_env.errors import JudgeError
-from bat_env.judge.client import complete
-from bat_env.judge.config import JudgeConfig, make_config
+from bat_env.completions import EndpointConfig, EndpointError, complete
 from bat_env.tasks.instance import Instance
 from bat_env.tasks.spec import TaskSpec
 
@@ -43,17 +42,27 @@ class Worded:
     refused: tuple[str, ...]
 
 
+class TeacherConfig(EndpointConfig):
+    """One OpenAI-compatible teacher. It holds the name of the key's variable, never the key."""
+
+    owner: ClassVar[str] = "teacher"
+    kind: ClassVar[str] = "key of the teacher"
+    key_variable: ClassVar[str] = KEY_VARIABLE
+
+    max_tokens: int = Field(4096, ge=64, le=65536, description="Of one answer.")
+    tries: int = Field(2, ge=1, le=10, description="Requests for one brief.")
+
+
 class Teacher:
     """Words briefs.
 
     Args:
-        config: Where it answers; as for the judge.
+        config: Where it answers.
     """
 
-    def __init__(self, config: JudgeConfig | Mapping[str, Any]) -> None:
-        if not isinstance(config, JudgeConfig):
-            keyed = {"api_key_env": KEY_VARIABLE} if os.environ.get(KEY_VARIABLE) else {}
-            config = make_config({"temperature": 0.7, "tries": 2, **keyed, **config})
+    def __init__(self, config: TeacherConfig | Mapping[str, Any]) -> None:
+        if not isinstance(config, TeacherConfig):
+            config = TeacherConfig.checked(config)
         self.config = config
 
     @property
@@ -88,17 +97,15 @@ class Teacher:
         refused: list[str] = []
         for _ in range(self.config.tries):
             try:
-                said, cut = complete(
-                    self.config,
-                    messages,
-                    schema=None,
-                    max_tokens=self.config.max_tokens,
-                    timeout_s=self.config.timeout_s,
-                )
-            except JudgeError as error:
+                answer = complete(self.config, messages)
+            except EndpointError as error:
                 refused.append(f"no answer: {error}")
                 if not error.retry:
                     break
+                continue
+            cut, said = answer.finish == "length", answer.text or ""
+            if not said:
+                refused.append("no answer: no text")
                 continue
             text = f"{said.strip()}\n\n{kept}".rstrip("\n") + "\n"
             wrong = ["was cut off"] if cut else problems(plain, text, spec, instance)

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from bat_env.completions import EndpointError, Refused, complete, jittered
 from bat_env.episode import Episode
 from bat_env.errors import ConfigError, JudgeError, shown
 from bat_env.judge.answer import Finding, null, read_answer
 from bat_env.judge.cache import Cache, default_folder, key_of
-from bat_env.judge.client import MAX_WAIT_S, RefusedForm, complete
-from bat_env.judge.config import JudgeConfig, make_config
+from bat_env.judge.config import JudgeConfig
 from bat_env.judge.contract import JudgedContract, judged_contract
+from bat_env.judge.fence import shown as inert
 from bat_env.judge.items import Question, asked_of_agent, questions
 from bat_env.judge.material import Material, gather, read_back
 from bat_env.judge.prompt import answer_schema, messages
@@ -27,6 +28,9 @@ from bat_env.stages import Stage
 from bat_env.tasks.spec import TaskSpec
 
 SCHEMA_VERSION: Final = 1
+MAX_RESPONSE_BYTES: Final = 1 << 20
+MAX_WAIT_S: Final = 120.0
+"""A server that asks for a longer wait is not waited for."""
 _MAX_BACKOFF_S: Final = 30.0
 
 
@@ -232,29 +236,49 @@ class Judge:
         if not self.config.system:
             said = [{"role": "user", "content": "\n\n".join(part["content"] for part in said)}]
 
-        def ask(schema: Mapping[str, Any] | None) -> tuple[str, bool]:
-            return complete(
+        def ask(more: Mapping[str, Any]) -> tuple[str, bool]:
+            answer = complete(
                 self.config,
                 said,
-                schema=schema,
+                more=more,
                 max_tokens=max_tokens,
                 timeout_s=max(0.05, min(self.config.timeout_s, end - time.monotonic())),
+                max_bytes=MAX_RESPONSE_BYTES,
             )
+            if answer.finish == "length":
+                return "", True
+            if answer.text is None:
+                raise JudgeError("The judge's response holds no text.")
+            return answer.text, False
 
-        if self._structured:
-            try:
-                text, cut = ask(answer_schema(asked, token))
-            except RefusedForm:
-                # Many servers know no schemas: from now on the prompt alone asks for the form.
-                text, cut = ask(None)
-                self._structured = False
-        else:
-            text, cut = ask(None)
+        try:
+            text, cut = self._in_form(ask, answer_schema(asked, token))
+        except EndpointError as error:
+            raise JudgeError(
+                f"The judge: {inert(str(error))}.", retry=error.retry, wait_s=error.wait_s
+            ) from None
         return ({}, True) if cut else (read_answer(text, token, asked, material.files), False)
+
+    def _in_form(
+        self, ask: Callable[[Mapping[str, Any]], tuple[str, bool]], schema: Mapping[str, Any]
+    ) -> tuple[str, bool]:
+        """An answer that the server holds to a schema, where it can."""
+        if self._structured:
+            form = {"name": "answer", "strict": True, "schema": schema}
+            try:
+                return ask({"response_format": {"type": "json_schema", "json_schema": form}})
+            except Refused as refusal:
+                if not refusal.about_form:
+                    raise
+            # Many servers know no schemas: from now on the prompt alone asks for the form.
+            answer = ask({})
+            self._structured = False
+            return answer
+        return ask({})
 
     def _pause(self, number: int, problem: JudgeError, end: float, rng: random.Random) -> bool:
         """Wait before the next try; ``False`` where there is no time for it."""
-        wait = min(_MAX_BACKOFF_S, self.config.backoff_s * 2**number) * rng.uniform(0.5, 1.0)
+        wait = jittered(number, self.config.backoff_s, _MAX_BACKOFF_S, rng)
         if problem.wait_s is not None:
             wait = max(wait, problem.wait_s)
         if wait > MAX_WAIT_S or time.monotonic() + wait >= end:
@@ -297,7 +321,7 @@ def make_judge(value: object) -> Judge | None:
         value.api_key()
         return Judge(value)
     if isinstance(value, Mapping):
-        return Judge(make_config(value))
+        return Judge(JudgeConfig.checked(value))
     raise ConfigError(
         'judge must be None, a Judge, or a mapping like {"base_url": '
         f'"http://127.0.0.1:8000/v1", "model": "my-model"}}, got {shown(value)}.'

@@ -35,7 +35,7 @@ async def main():
         brief = (await client.get_prompt("brief")).messages[0].content.text
         assert brief == open(os.environ["BAT_BRIEF_FILE"]).read()
         assert os.environ["BAT_MCP_URL"] in open(os.environ["BAT_MCP_CONFIG"]).read()
-        assert not os.listdir(".") and "BAT_CHAT_API_KEY" not in os.environ
+        assert not os.listdir(".") and not [n for n in os.environ if n.endswith("_API_KEY")]
         for call in cells[: int(sys.argv[3])]:
             await client.call_tool(call["name"], call["arguments"])
 
@@ -64,7 +64,8 @@ def oracle() -> Any:
 def test_a_command_scores_as_the_direct_run(
     door: str, player: Any, oracle: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("BAT_CHAT_API_KEY", "sk-secret")
+    for owner in ("CHAT", "JUDGE", "TEACHER"):
+        monkeypatch.setenv(f"BAT_{owner}_API_KEY", "sk-secret")
     [cell] = evaluate(harness_source(player(door)), **SEG).cells
     assert cell.error == "" and cell.status == "submitted"
     assert (cell.overall, cell.stages, cell.turns) == (oracle.overall, oracle.stages, oracle.turns)

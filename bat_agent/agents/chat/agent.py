@@ -9,11 +9,12 @@ from typing import Any, Final
 from bat_agent.agents.base import AgentSource, ToolCall
 from bat_agent.agents.chat.calls import Call, function_calls, text_calls, text_of
 from bat_agent.agents.chat.config import ChatConfig, make_chat_config
-from bat_agent.agents.chat.endpoint import Completion, Endpoint, Refused
+from bat_agent.agents.chat.endpoint import Completion, Endpoint
 from bat_agent.agents.chat.ledger import Spent
 from bat_agent.agents.chat.transcript import Transcript
 from bat_agent.agents.failures import ServiceError, StopEvaluation
 from bat_agent.policy.hermes import hermes_system
+from bat_env.completions import Refused
 from bat_env.tools import openai_tools
 from bat_env.trajectory import TokenRecord
 
@@ -92,9 +93,9 @@ class ChatAgent:
     def _ask(self) -> None:
         assert self._transcript is not None
         completion = self._completion()
-        self._transcript.measured(completion.prompt_tokens)
+        self._transcript.measured(completion.answer.prompt_tokens)
         self._spent.add(completion.spent)
-        message = completion.message
+        message = completion.answer.message
         calls, kept = ([], []) if self._text else function_calls(message)
         text = text_of(message)
         # Models without function calling write their calls, whatever they were offered.
@@ -111,7 +112,7 @@ class ChatAgent:
             message=_without(text, key),
             reasoning=_without(reasoning, key) if isinstance(reasoning, str) else "",
             extra={
-                "finish": completion.finish,
+                "finish": completion.answer.finish,
                 "prompt_tokens": completion.spent.prompt_tokens,
                 "completion_tokens": completion.spent.completion_tokens,
                 "cost": completion.spent.cost,
