@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from bat_env.rubric import build, claims, plan, setup, submit, validate
+from bat_env.rubric import build, claims, infer, plan, setup, submit, validate
 from bat_env.rubric.base import CONTRACT_VERSION, Item
 from bat_env.rubric.contract import compile_contract
 from bat_env.stages import STAGE_WEIGHTS, WORK_STAGES, Stage
@@ -114,7 +114,11 @@ def _constants(spec: TaskSpec) -> str:
         f"{validate.CURED_GAIN:g} above it; or the same of the mean over clean runs",
         "pilot and clean run of predict.py on its case": "agree at least as the batch does",
         "re-run agreement": f"at least {1 - spec.metric.rerun_tolerance:g}",
-        "task margin": f"task score at least the best trivial answer + {submit.MARGIN:g}",
+        "outputs worth nothing": "task score up to the best trivial answer; of rows "
+        f"+ {infer.LUCK_OF_ROWS:g}, of reports + {infer.LUCK_OF_TEXT:g} over the root of the "
+        "number of cases, as lots bring by chance",
+        "task margin": f"task score at least the best trivial answer + {submit.MARGIN:g}, and of "
+        "outputs worth more than nothing",
         "recorded JSON": f"at most {claims.MAX_JSON_BYTES // 1024} kB",
     }
     return "\n".join(f"| {name} | {value} |" for name, value in rows.items())

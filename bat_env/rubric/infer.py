@@ -71,9 +71,20 @@ def no_result(episode: Episode, ctx: Context, cases: Sequence[str]) -> str:
     score, share = grade.score, 1.0
     if inherited is not None and (opened := open_cases(episode, ctx)):
         score, share = score - inherited.score, len(opened) / len(ctx.instance.cases)
-    if score <= (ctx.spec.floor + luck(ctx)) * share:
-        return f"the outputs are worth no more than a trivial answer (Task {grade.score:.3f})"
+    if score <= nothing(ctx) * share:
+        by_lot = f"; lots bring up to {nothing(ctx):.3f}" if luck(ctx) else ""
+        return (
+            f"the outputs are worth no more than a trivial answer (Task {grade.score:.3f}{by_lot})"
+        )
     return ""
+
+
+def nothing(ctx: Context) -> float:
+    """Task score up to which outputs are worth nothing: in S4, in the manifest and in S5 alike.
+
+    It is the best trivial answer's; of answers and reports, what lots can be expected to bring.
+    """
+    return ctx.spec.floor + luck(ctx)
 
 
 def luck(ctx: Context) -> float:

@@ -8,25 +8,33 @@ from bat_env.episode import Episode
 from bat_env.rubric.base import Context, Item
 from bat_env.rubric.build import make_item
 from bat_env.rubric.claims import Fail, NotApplicable, Record, judge, matching, shown
-from bat_env.rubric.infer import HALF, grade_of, inherited_outputs, no_result
+from bat_env.rubric.infer import HALF, grade_of, inherited_outputs, no_result, nothing
 from bat_env.rubric.validate import output_pattern
 from bat_env.stages import Stage
 from bat_env.tasks.spec import TaskSpec
 
 MANIFEST: Final[str] = "outputs/manifest.json"
 MARGIN: Final[float] = 0.05
-"""A submission must beat the best trivial answer by this much."""
+"""A submission must beat the best trivial answer by this much, and be worth more than nothing."""
+
+
+def passes(ctx: Context, score: float) -> bool:
+    """Whether a task score is one that a submission needs."""
+    return score >= ctx.spec.floor + MARGIN and score > nothing(ctx)
 
 
 def task_margin(episode: Episode, ctx: Context) -> str:
-    """The task score beats every trivial answer."""
-    bar = ctx.spec.floor + MARGIN
+    """The task score beats every trivial answer, and what lots bring."""
     if episode.focus is Stage.S5:
         inherited = inherited_outputs(episode, ctx.spec)
-        if inherited is not None and inherited.score >= bar:
+        if inherited is not None and passes(ctx, inherited.score):
             raise NotApplicable("The inherited outputs already beat every trivial answer.")
     score = grade_of(episode).score
-    if score < bar:
+    said = no_result(episode, ctx, ctx.instance.cases)
+    if said:
+        raise Fail(f"There is no result to submit: {said}.")
+    if not passes(ctx, score):
+        bar = ctx.spec.floor + MARGIN
         raise Fail(
             f"Task score {score:.3f} is below {bar:.3f}, the best trivial answer + {MARGIN}."
         )

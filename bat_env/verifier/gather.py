@@ -268,14 +268,15 @@ class _Work:
     def _worthless(self, lease: Lease, case: str, output: bytes, workspace: FileTree) -> str:
         """Whether the pipeline's outputs are worth no more than a trivial answer: how, or ``""``.
 
-        One case may go wrong by chance, so others are run before anything is said.
+        One case may go wrong by chance, so others are run before anything is said. They are the
+        same whoever asks: of one pipeline, set-up and pilot are told one thing.
         """
         bar = self.spec.floor
         first = float(self._inspected(case, output).get("case_score", 0.0))
         if not self._by_chance and first > bar:
             return ""
-        others = self._looked(lease, case, workspace)
-        scores = [first, *(float(seen.get("case_score", 0.0)) for seen in others)]
+        looked = self._looked(lease, workspace)
+        scores = [float(seen.get("case_score", 0.0)) for seen in looked.values()]
         if self.spec.output.is_table:
             # A row is right or wrong: by chance, and a deviation more, as answers can be drawn.
             chance = 1.0 / max(2, len(self.spec.output.labels))
@@ -294,14 +295,14 @@ class _Work:
         """Whether an answer drawn by lot is right now and then, so that one case says little."""
         return self.spec.output.is_table or self.spec.output.format in CHANCE
 
-    def _looked(self, lease: Lease, case: str, workspace: FileTree) -> list[Mapping[str, Any]]:
-        """What is in outputs of clean runs on further cases; empty where there is none."""
-        inputs = {other: self._public(other) for other in look_cases(self.instance)}
+    def _looked(self, lease: Lease, workspace: FileTree) -> dict[str, Mapping[str, Any]]:
+        """What is in the outputs of clean runs on several cases; nothing where there is none."""
+        inputs = {case: self._public(case) for case in look_cases(self.instance)}
         runs = self._reruns(lease, inputs, workspace)
         if not any(rerun.ok for rerun in runs.values()):
             # One of them may have ended the run of all.
             runs = {c: self._rerun(lease, c, tree, workspace) for c, tree in inputs.items()}
-        return [self._inspected(c, r.output) if r.ok else {} for c, r in runs.items() if c != case]
+        return {c: self._inspected(c, r.output) if r.ok else {} for c, r in runs.items()}
 
     def _unseeing(self, lease: Lease, case: str, output: bytes, workspace: FileTree) -> str:
         """Whether the pipeline answers without a look at its input: how, or ``""``.
@@ -313,8 +314,8 @@ class _Work:
             return str(seen.get("trivial", ""))
         answers = [str(seen["answer"])]
         if self._by_chance:
-            others = self._looked(lease, case, workspace)
-            answers += [str(other.get("answer", "")) for other in others]
+            others = self._looked(lease, workspace)
+            answers += [str(said.get("answer", "")) for c, said in others.items() if c != case]
             return "the same answer for every case" if infer.same_answer(answers, sure=True) else ""
         for other in (c for c in look_cases(self.instance) if c != case):
             rerun = self._rerun(lease, other, self._public(other), workspace)

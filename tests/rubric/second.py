@@ -240,12 +240,16 @@ def batch_states(batch: Batch, focus: str) -> dict[str, tuple[str, F]]:
         found["S4.completed"] = ("na", F(0))
     whole = batch.valid == batch.cases and worth and again and not batch.trivial
     found["S4.reproducible"] = ("pass", F(1)) if whole else ("fail", F(0))
-    bar = batch.floor + MARGIN
-    if focus == "S5" and batch.at_reset is not None and batch.task_at_reset >= bar:
+
+    def enough(task: F) -> bool:
+        return task >= batch.floor + MARGIN and task > batch.floor + batch.luck
+
+    result = worth and batch.trivial != batch.cases
+    if focus == "S5" and batch.at_reset is not None and enough(batch.task_at_reset):
         found["S5.task_margin"] = ("na", F(0))
     else:
-        found["S5.task_margin"] = ("pass", F(1)) if batch.task >= bar else ("fail", F(0))
-    good = batch.listed and batch.true_digests and batch.right_format
-    good = good and worth and batch.trivial != batch.cases
+        submitted = result and enough(batch.task)
+        found["S5.task_margin"] = ("pass", F(1)) if submitted else ("fail", F(0))
+    good = batch.listed and batch.true_digests and batch.right_format and result
     found["S5.manifest"] = ("pass", F(1)) if good else ("fail", F(0))
     return found

@@ -216,7 +216,14 @@ def test_the_order_of_cells_is_judged_the_same(data: st.DataObject) -> None:
 
 def batch(pick: Pick[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Random outputs; states and values of the four items, by both."""
-    task = pick([t for t in TASKS if not t.spec.output.is_table])
+    said = pick([True, False])
+    task = pick(
+        [
+            t
+            for t in TASKS
+            if not t.spec.output.is_table and (t.spec.output.format == "text") is said
+        ]
+    )
     spec, focus = task.spec, pick(["S4", "S5", "E2E"])
     cases = [f"c-{n}" for n in range(pick([1, 2, 3, 6]))]
     path = {case: spec.output.path.format(case=case) for case in cases}
@@ -227,6 +234,7 @@ def batch(pick: Pick[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     trivial = frozenset(c for c in valid if pick([False] * 4 + [True]))
     floor, bar = F(spec.floor), F(spec.floor + submit.MARGIN)
     near = [0.0, float(floor), float(floor) + 0.01, float(bar) + 0.001, float(bar) + 0.2, 0.9]
+    near.append(float(floor) + 0.3 / math.sqrt(len(cases)) + 0.001)
     score, before = pick(near), pick(near)
     agreement = pick([None, 0.0, 1.0, 1.0, 1.0 - spec.metric.rerun_tolerance, 0.5])
     listed, digests, form = (pick([True, True, False]) for _ in range(3))
@@ -341,6 +349,8 @@ WRONG: dict[str, tuple[object, str, object]] = {
     ),
     "no margin": (submit, "MARGIN", 0.0),
     "inherited outputs count": (infer, "open_cases", lambda episode, ctx: ctx.instance.cases),
+    "lots are a result": (infer, "luck", lambda ctx: 0.0),
+    "lots are a submission": (submit, "nothing", lambda ctx: 0.0),
     "no re-run": (infer, "agrees", lambda episode, ctx: None),
     "junk is a result": (infer, "no_result", lambda *_: ""),
     "idle episodes earn": (Episode, "worked", property(lambda self: True)),

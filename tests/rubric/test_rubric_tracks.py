@@ -176,3 +176,26 @@ _JSON = st.recursive(
 @given(_JSON, _JSON, st.booleans())
 def test_same_never_raises(claimed: Any, true: Any, ordered: bool) -> None:
     assert isinstance(same(claimed, true, abs_tol=0.1, ordered=ordered), bool)
+
+
+@pytest.mark.parametrize("focus", [Stage.S5, Stage.E2E])
+def test_what_lots_bring_is_worth_nothing_to_every_stage(tale: Any, focus: Stage) -> None:
+    """A table of n rows: the best trivial answer, and .6 over the root of n, is paid by none."""
+    start = tale(focus)
+    spec, cases = start.task.spec, start.instance.cases
+    rows = "".join(f"{case},nevus\n" for case in cases)
+    table = f"case,label\n{rows}".encode()
+    listed = [{"path": TABLE, "sha256": hashlib.sha256(table).hexdigest()}]
+    record = {"format": spec.output.format, "files": listed}
+    start.cell({TABLE: table})
+    start.cell({"outputs/manifest.json": json.dumps(record).encode()})
+    lots = spec.floor + 0.6 / len(cases) ** 0.5
+    assert lots > spec.floor + 0.05
+    items = [
+        item.id
+        for item in compile_contract(spec, tier="lite", focus=focus).items
+        if item.id[:2] in ("S4", "S5")
+    ]
+    for score, state in ((lots, "fail"), (lots + 1e-6, "pass")):
+        start.episode.evidence.grade = start.grade(score)
+        assert {start.verdict(item).state for item in items} == {state}, score

@@ -56,6 +56,9 @@ def test_the_naive_script_loses_in_every_stage(play, task, verifier):
     assert result.score is not None and result.score <= 0.45
     assert all(s.reward is not None and s.reward <= 0.8 for s in result.stages.values())
     assert result.false_claims >= 2
+    told = [ran.state(item)[1] for item in ("S2.predict_runs", "S3.plausible")]
+    said = [message.partition("clean runs on")[2].strip().rstrip(".") for message in told]
+    assert said[0] and said[0] == said[1], told
 
 
 def test_every_focus_gathers_what_it_needs_and_no_more(play, pool, instance):
