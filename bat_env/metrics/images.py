@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +36,7 @@ from bat_env.metrics.rule import (
     missing_case,
     rescale,
 )
-from bat_env.metrics.trivial import trivial_output
+from bat_env.metrics.trivial import TrivialMethods, trivial_output
 from bat_env.tasks.spec import TaskSpec
 
 MAX_PSNR_DB: Final = 99.0
@@ -84,6 +85,28 @@ def _box(mask: Mask) -> tuple[slice, ...]:
     return tuple(box)
 
 
+@dataclass(frozen=True)
+class _Local:
+    """An image with the local means and variances that SSIM takes of it alone."""
+
+    values: Floats
+    mean: Floats
+    variance: Floats
+
+
+def _local(values: Floats) -> _Local:
+    mean = _smooth(values)
+    return _Local(values, mean, _smooth(values * values) - mean**2)
+
+
+def _similarity(a: _Local, b: _Local, data_range: float) -> Floats:
+    cov = _smooth(a.values * b.values) - a.mean * b.mean
+    c1, c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
+    return ((2 * a.mean * b.mean + c1) * (2 * cov + c2)) / (
+        (a.mean**2 + b.mean**2 + c1) * (a.variance + b.variance + c2)
+    )
+
+
 def ssim_map(a: Floats, b: Floats, data_range: float) -> Floats:
     """Structural similarity of every voxel: Gaussian weights of sigma 1.5, radius 5.
 
@@ -92,13 +115,28 @@ def ssim_map(a: Floats, b: Floats, data_range: float) -> Floats:
         b: Image of the same shape.
         data_range: Width of the range of values.
     """
-    mean_a, mean_b = _smooth(a), _smooth(b)
-    var_a, var_b = _smooth(a * a) - mean_a**2, _smooth(b * b) - mean_b**2
-    cov = _smooth(a * b) - mean_a * mean_b
-    c1, c2 = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2
-    return ((2 * mean_a * mean_b + c1) * (2 * cov + c2)) / (
-        (mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2)
-    )
+    return _similarity(_local(a), _local(b), data_range)
+
+
+class SsimTo:
+    """:func:`masked_ssim` to one image; what is taken of that image alone is taken once.
+
+    Args:
+        image: The image that others are compared with.
+        mask: Where they are compared.
+        data_range: Width of the range of values.
+    """
+
+    def __init__(self, image: Floats, mask: Mask, data_range: float) -> None:
+        self._box = _box(mask)
+        self._mask = mask[self._box]
+        self._image = _local(image[self._box])
+        self._range = data_range
+
+    def of(self, other: Floats) -> float:
+        """Mean of the :func:`ssim_map` over the voxels of the mask, in [-1, 1]."""
+        similarity = _similarity(_local(other[self._box]), self._image, self._range)
+        return float(similarity[self._mask].mean())
 
 
 def masked_ssim(a: Floats, b: Floats, mask: Mask, data_range: float) -> float:
@@ -106,8 +144,7 @@ def masked_ssim(a: Floats, b: Floats, mask: Mask, data_range: float) -> float:
 
     Only the mask's surroundings are filtered; borders of the image are mirrored.
     """
-    box = _box(mask)
-    return float(ssim_map(a[box], b[box], data_range)[mask[box]].mean())
+    return SsimTo(b, mask, data_range).of(a)
 
 
 def psnr(a: Floats, b: Floats, mask: Mask, data_range: float) -> float:
@@ -197,15 +234,10 @@ class ImageSsim:
             source = _input(spec, case)
             if source is None:
                 raise TaskError(f"Expected the input {spec.input_file} of the case {case.id}.")
-            real = _cut(params, truth.values)
+            to_truth = SsimTo(_cut(params, truth.values), mask, params.data_range)
+            made = TrivialMethods(source, truth)
             trivial[case.id] = {
-                method: masked_ssim(
-                    _cut(params, trivial_output(method, source, truth)),
-                    real,
-                    mask,
-                    params.data_range,
-                )
-                for method in params.trivial
+                method: to_truth.of(_cut(params, made.output(method))) for method in params.trivial
             }
         return {"trivial": trivial}
 

@@ -12,6 +12,7 @@ from scipy import ndimage
 
 from bat_env.errors import unknown_name
 from bat_env.metrics.arrays import Floats, Picture
+from bat_env.metrics.median import median_filter
 
 _ORDERS: Final = {"nearest": 0, "linear": 1, "cubic": 3}
 _CHOICES: Final = (
@@ -51,20 +52,19 @@ def _parsed(text: str) -> tuple[str, list[float]]:
         return text, []
 
 
-def _filtered(text: str, source: Picture, grid: Picture, order: int) -> Floats | None:
+def _filtered(text: str, values: Floats) -> Floats | None:
     """A filter after interpolation; ``None`` if there is no such filter."""
     match _parsed(text):
         case "gaussian", [sigma]:
-            made = ndimage.gaussian_filter(_resampled(source, grid, order), sigma)
+            made = ndimage.gaussian_filter(values, sigma)
         case "median", [size]:
-            made = ndimage.median_filter(_resampled(source, grid, order), int(size))
+            made = median_filter(values, int(size))
         case "bilateral", [sigma, value_sigma]:
-            made = _bilateral(_resampled(source, grid, order), sigma, value_sigma)
+            made = _bilateral(values, sigma, value_sigma)
         case "unsharp", [sigma, amount]:
-            sharp = _resampled(source, grid, order)
-            made = sharp + amount * (sharp - ndimage.gaussian_filter(sharp, sigma))
+            made = values + amount * (values - ndimage.gaussian_filter(values, sigma))
         case "wiener", [size]:
-            made = _wiener(_resampled(source, grid, order), int(size))
+            made = _wiener(values, int(size))
         case _:
             return None
     return np.asarray(made, np.float64)
@@ -93,6 +93,49 @@ def _wiener(values: Floats, size: int) -> Floats:
     return np.asarray(mean + share * (values - mean), np.float64)
 
 
+class TrivialMethods:
+    """The trivial methods for one input; what several of them rest on is made once.
+
+    Args:
+        source: The input.
+        grid: The grid that the output must lie on.
+    """
+
+    def __init__(self, source: Picture, grid: Picture) -> None:
+        self._source, self._grid = source, grid
+        self._made: dict[int, Floats] = {}
+
+    def _interpolated(self, order: int) -> Floats:
+        if order not in self._made:
+            self._made[order] = _resampled(self._source, self._grid, order)
+        return self._made[order]
+
+    def output(self, method: str) -> Floats:
+        """The output of a method, as :func:`trivial_output` describes it; not to be changed."""
+        first, plus, then = method.partition("+")
+        if plus:
+            known = first in _ORDERS
+            filtered = _filtered(then, self._interpolated(_ORDERS[first])) if known else None
+            if filtered is None:
+                raise unknown_name("trivial method", method, _CHOICES)
+            return filtered
+        name, values = _parsed(method)
+        match name, values:
+            case "identity", []:
+                return self._interpolated(0)
+            case (("nearest" | "linear" | "cubic"), []):
+                return self._interpolated(_ORDERS[name])
+            case (("gaussian" | "median"), [_]):
+                made = _filtered(method, self._interpolated(1))
+                assert made is not None
+                return made
+            case "constant", [value]:
+                return np.full(self._grid.values.shape, value)
+            case "scaled", [gain, offset]:
+                return gain * self._interpolated(1) + offset
+        raise unknown_name("trivial method", method, _CHOICES)
+
+
 def trivial_output(method: str, source: Picture, grid: Picture) -> Floats:
     """The output of a trivial method.
 
@@ -110,24 +153,4 @@ def trivial_output(method: str, source: Picture, grid: Picture) -> Floats:
     Raises:
         UnknownNameError: If there is no such method.
     """
-    first, plus, then = method.partition("+")
-    if plus:
-        filtered = _filtered(then, source, grid, _ORDERS[first]) if first in _ORDERS else None
-        if filtered is None:
-            raise unknown_name("trivial method", method, _CHOICES)
-        return filtered
-    name, values = _parsed(method)
-    match name, values:
-        case "identity", []:
-            return _resampled(source, grid, 0)
-        case (("nearest" | "linear" | "cubic"), []):
-            return _resampled(source, grid, _ORDERS[name])
-        case (("gaussian" | "median"), [_]):
-            made = _filtered(method, source, grid, 1)
-            assert made is not None
-            return made
-        case "constant", [value]:
-            return np.full(grid.values.shape, value)
-        case "scaled", [gain, offset]:
-            return gain * _resampled(source, grid, 1) + offset
-    raise unknown_name("trivial method", method, _CHOICES)
+    return TrivialMethods(source, grid).output(method)
