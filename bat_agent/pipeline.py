@@ -272,11 +272,10 @@ class Pipeline:
             report: Called with (done, total) episodes.
         """
         # By weights, so that more rounds score a new best policy and nothing else again.
-        name = "-".join(part for part in (key, digest, which) if part)
-        file = self.run_dir / "final" / f"{name}.json"
+        episodes = self.episodes(key, which, digest)
+        file = episodes.with_name(f"{episodes.name}.json")
         if file.is_file():
             return Evaluation.load(file)
-        episodes = self.run_dir / "final" / name
         shutil.rmtree(episodes, ignore_errors=True)
         evaluation = evaluate(
             source,
@@ -295,6 +294,11 @@ class Pipeline:
         evaluation.scores()  # A null cell cannot enter the results.
         evaluation.save(file)
         return evaluation
+
+    def episodes(self, key: str, which: str, digest: str) -> Path:
+        """Folder of the trajectories of :meth:`score` with these arguments."""
+        name = "-".join(part for part in (key, digest, which) if part)
+        return self.run_dir / "final" / name
 
     # ---------------------------------------------------------------------------------- results
 

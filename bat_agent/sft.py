@@ -158,8 +158,9 @@ def check_prompts(demos: Iterable[Any], states: Iterable[Any], codec: Codec, lim
     texts += [(state.task, state.focus, state.brief) for state in states]
     longest = (0, "", "")
     for task, focus, text in texts:
-        observation = {"stage": int(Stage.parse(focus)), "text": text}
-        longest = max(longest, (len(codec.prompt_ids(observation, {})), task, str(focus)))
+        stage = Stage.parse(focus)
+        observation = {"stage": int(stage), "text": text}
+        longest = max(longest, (len(codec.prompt_ids(observation, {})), task, stage.name))
     most = int(PROMPT_SHARE * limit)
     if longest[0] > most:
         raise ConfigError(

@@ -21,6 +21,7 @@ from bat_agent.pipeline import Pipeline
 from bat_agent.presets import Preset
 from bat_agent.progress import RunProgress
 from bat_agent.study.arms import Arm
+from bat_agent.study.audit import audit
 from bat_agent.study.results import ROW_SCHEMA, row_of, write_results
 from bat_agent.usage import Usage
 from bat_env.errors import ConfigError
@@ -160,14 +161,17 @@ class Study:
             policy = sft.parent / "base" if arm.start == "base" else sft
             if state is not None:
                 policy = folder / state.best.path
-            scored = self._score(pipeline, arm, policy, progress)
-            write_json(file, row_of(arm, config, state, scored, frozen, folder, usage.cost()))
+            digest = pipeline.engine.digest(policy)[:12]
+            scored = self._score(pipeline, arm, policy, digest, progress)
+            row = row_of(arm, config, state, scored, frozen, folder, usage.cost())
+            write_json(
+                file, {**row, "audit": audit(pipeline.episodes(arm.name, "sampled", digest))}
+            )
 
     def _score(
-        self, pipeline: Pipeline, arm: Arm, policy: Path, progress: RunProgress
+        self, pipeline: Pipeline, arm: Arm, policy: Path, digest: str, progress: RunProgress
     ) -> dict[str, Evaluation]:
         source = AgentSource(arm.label, checkpoint=policy)
-        digest = pipeline.engine.digest(policy)[:12]
         # The untrained policy has no greedy score worth its time, as in a run's own report.
         ways = ("sampled",) if arm.start == "base" else ("sampled", "greedy")
         scored = {}

@@ -124,6 +124,7 @@ def arm_summary(rows: Sequence[Row]) -> dict[str, Any]:
     }
     value["curve"] = _curve(rows)
     value["rollouts"] = rows[0]["rollouts"]
+    value["audit"] = {name: sum(row["audit"][name] for row in rows) for name in rows[0]["audit"]}
     value["cost"] = {
         name: round(sum(row["cost"][name] for row in rows) / len(rows), 1)
         for name in ("wall_s", "cpu_s")
@@ -225,12 +226,15 @@ def tables(document: Mapping[str, Any], pictures: Sequence[str] = ()) -> str:
         f"{document['backend']}. Scores are held-out means in [0, 1] with 95 % intervals over "
         "seeds and instances; a difference is paired by seed and instance.",
         "",
-        "| arm | seeds | rollouts | Overall | Agentic | Task | Overall, greedy | CPU s |",
-        "|---|---|---|---|---|---|---|---|",
+        "| arm | seeds | rollouts | Overall | Agentic | Task | Overall, greedy | False claims paid "
+        "| CPU s |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, arm in document["arms"].items():
         shown = [_text(arm["sampled"][part]) for part in ("overall", "agentic", "task")]
         shown.append(_text(arm["greedy"]["overall"]))
+        checked = arm["audit"]
+        shown.append(f"{checked['paid']} of {checked['false_claims']}")
         lines.append(
             f"| {ARMS[name].label} | {arm['seeds']} | {arm['rollouts']} | {' | '.join(shown)} | "
             f"{arm['cost']['cpu_s']:.0f} |"

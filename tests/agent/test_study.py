@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 from rich.console import Console
 
@@ -14,10 +17,11 @@ from bat_agent.cli import _print_study
 from bat_agent.curriculum.rounds import COMPOSITION
 from bat_agent.demo import demo_config
 from bat_agent.stats import bootstrap_interval, seeds_interval
-from bat_agent.study import ARMS, HEADLINE, MIXES, parse_arms, study_config
+from bat_agent.study import ARMS, HEADLINE, MIXES, audit, parse_arms, study_config
 from bat_agent.study.figures import figures
 from bat_agent.study.results import results_of, tables
-from bat_env.errors import ConfigError, UnknownNameError
+from bat_env.errors import BatError, ConfigError, UnknownNameError
+from bat_env.tools import execute_call, submit_call
 
 LEVELS = {"base": 0.02, "sft": 0.3, "sft-good": 0.36, "grpo-final": 0.45, "bicurl": 0.62}
 
@@ -43,6 +47,7 @@ def rows(seeds: int = 3, tracks: tuple[str, ...] = ("seg", "cls")) -> list[dict[
                     "rollouts": 1152 if trains else 0,
                     "rounds": [first, last] if trains else [],
                     "scores": {"sampled": score} | ({} if arm == "base" else {"greedy": score}),
+                    "audit": {"episodes": 20, "false_claims": 3, "paid": 0, "changed": 0},
                     "cost": {"wall_s": 100.0, "cpu_s": 90.0},
                 }
             )
@@ -122,3 +127,50 @@ def test_intervals_over_seeds() -> None:
     assert seeds_interval({}) is None
     with pytest.raises(ConfigError, match="same tracks"):
         seeds_interval({0: grid[0], 1: {"seg": {"0": 1.0}}})
+
+
+def _careless(folder: Path) -> Path:
+    """One recorded episode that claims what is not so."""
+    names = ("python", "torch", "monai", "nibabel", "numpy")
+    record = {"versions": dict.fromkeys(names, "0.0.1")}
+    code = "import json, os; os.makedirs('setup', exist_ok=True); "
+    code += f"json.dump({record}, open('setup/setup.json', 'w'))"
+    actions = [execute_call("python", code), submit_call()]
+    env = gym.make("AutoMed-Seg-v0", sandbox="local", size="mini", trajectory_dir=folder)
+    try:
+        env.reset(seed=5)
+        for action in actions:
+            env.step(action)
+    finally:
+        env.close()
+    return folder
+
+
+def test_an_audit_sees_claims_that_are_paid(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A rubric that pays a false claim, and a record of another score, are both counted."""
+    with pytest.raises(BatError, match="recorded episodes"):
+        audit.audit(tmp_path)
+    folder = _careless(tmp_path)
+    assert audit.audit(folder) == {"episodes": 1, "false_claims": 1, "paid": 0, "changed": 0}
+    told = audit.explained
+
+    def bribed(*arguments: Any) -> dict[str, Any]:
+        facts = told(*arguments)
+        return {**facts, "items": [{**item, "value": 1.0} for item in facts["items"]]}
+
+    monkeypatch.setattr(audit, "explained", bribed)
+    assert audit.audit(folder)["paid"] == 1
+    (file,) = folder.glob("*.json")
+    record = json.loads(file.read_text())
+    record["steps"][-1]["extra"]["reward"] = 0.5
+    file.write_text(json.dumps(record))
+    assert audit.audit(folder)["changed"] == 1
+
+
+def test_audited_episodes_are_spread() -> None:
+    files = [Path(str(i)) for i in range(70)]
+    assert len(set(audit.spread(files, 20))) == 20
+    assert audit.spread(files, 20)[-1] == Path("66")
+    assert audit.spread(files[:3], 20) == files[:3]
