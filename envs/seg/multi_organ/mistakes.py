@@ -126,7 +126,7 @@ print("stored values read:", "get_unscaled" in source)
         "Arrays go into the network with the file's spacing.",
         "nnUNet#2402",
         {"resample": "none"},
-        {"task": 0.05},
+        {"task": 0.1},
         CHECKS.of_pipeline(
             'print("spacing", image.header.get_zooms())\n'
             'print("model spacing", card["preprocessing"]["spacing_mm"])\n'
@@ -174,7 +174,7 @@ print([line.strip() for line in source.splitlines() if "topk" in line or "minimu
         "The kidneys are named as they lie in the picture, not in the patient.",
         "TotalSegmentator#509",
         {"channels": "sides"},
-        {"task": 0.05},
+        {"task": 0.1},
         CHECKS.of_pipeline(SIDES + 'print("kidneys renamed:", "kidney_left=" in source)\n'),
     ),
     Mistake(

@@ -134,7 +134,7 @@ print([line.strip() for line in source.splitlines() if " Spacing(" in line])""")
         "The slice itself stands in for its neighbours in the network input.",
         "common",
         {"neighbours": "repeated"},
-        {"task": 0.05},
+        {"task": 0.1},
         CHECKS.against("slices", 'card["preprocessing"]["slices"]', "near = "),
     ),
     Mistake(
