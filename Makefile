@@ -10,7 +10,7 @@ RUNS   ?= runs
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv doors demo smoke-llm test test-all soak lint format learn seed-bank bench bench-sandbox image clean
+.PHONY: help venv doors docs demo smoke-llm test test-all soak lint format learn seed-bank bench bench-sandbox image clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  \1\t/' | expand -t 14
@@ -29,7 +29,7 @@ DOORS := $(VENV)/doors
 NEWER = $(shell for p in python3.14 python3.13 python3.12 $(HOME)/.pyenv/versions/3.1[2-9]*/bin/python; \
 	do "$$p" -c 'import sys; assert sys.version_info >= (3, 12); print(sys.executable)' 2>/dev/null && break; done)
 
-doors: $(patsubst %,$(DOORS)/%/.installed,openenv verifiers harbor notebook)  ## Install what the doors' tests talk to
+doors: $(patsubst %,$(DOORS)/%/.installed,openenv verifiers harbor notebook docs)  ## Install what the doors' tests talk to
 
 $(DOORS)/harbor/.installed: requirements/harbor.txt | $(STAMP)
 	@rm -rf $(@D)
@@ -43,6 +43,10 @@ $(DOORS)/%/.installed: requirements/%.txt | $(STAMP)
 	@rm -rf $(@D)
 	$(BIN)/python -m pip install -qq --no-deps --target $(@D) -r $<
 	@touch $@
+
+docs: $(DOORS)/docs/.installed  ## Build the documentation as a site in build/site
+	@PYTHONPATH=$(DOORS)/docs NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo build/site/index.html
 
 demo: $(STAMP)  ## Train an agent on the kidney-tumour task and report whether it got better
 	$(BIN)/bat-agent demo --out $(RUNS)/demo

@@ -173,6 +173,19 @@ def model_card(run: Path, config: RunConfig, facts: Mapping[str, Any]) -> str:
         f"({AGENT} holds tools, token budgets and stop tokens; `skills/` the stage skills that "
         "every policy is granted alike).",
         "",
+        "## Meant for",
+        "",
+        "Research on agents: how training on a benchmark's weak stages changes what an agent does. "
+        "Not for clinical use, not for ranking image models, and not for running code outside a "
+        "sandbox.",
+        "",
+        "## Training data",
+        "",
+        "Scripted episodes and rollouts on synthetic phantoms of the training namespace alone; no "
+        "image, label or sentence comes from a person. The data card of automed-bat "
+        "(`docs/data-card.md`) says how they are made and what they cannot show."
+        + (" The base model brings data of its own: see its card." if base else ""),
+        "",
         "## Limits",
         "",
         "Trained and scored on phantoms and simulated acquisitions, not on patients: no clinical "
