@@ -65,14 +65,14 @@ print("intercepts", [float(image.dataobj.inter) for image in images[:6]])""",
     CHECKS.loose_checkpoint({"task": 0.5, "S2": 0.35, "S3": 0.95, "S4": 0.95}),
     CHECKS.training_mode(
         "The network predicts in training mode: every patch is normalised by itself.",
-        {"task": 0.4, "S2": 0.35, "S4": 0.95},
+        {"task": 0.3, "S2": 0.15},
     ),
     Mistake(
         "rescale_ignored",
         "Stored integers go into the window: files with an intercept are a thousand HU too dense.",
         "pylidc PR#32",
         {"intensity": "stored"},
-        {"task": 0.3},
+        {"task": 0.35},
         CHECKS.of_pipeline("""\
 for case in cases[:5]:
     image = nib.load(f"/data/{case}/ct.nii.gz")
@@ -84,7 +84,7 @@ print([line.strip() for line in source.splitlines() if "hu = " in line])"""),
         "Axes are brought to RAS instead of the card's order: front and back change places.",
         "TotalSegmentator#509",
         {"orient": "habit"},
-        {"task": 0.1},
+        {"task": 0.15},
         CHECKS.against("orientation", 'card["preprocessing"]["orientation"]', "Orientation("),
     ),
     Mistake(
@@ -92,7 +92,7 @@ print([line.strip() for line in source.splitlines() if "hu = " in line])"""),
         "Axes stay in the order of the file.",
         "nnUNet#2768",
         {"orient": "none"},
-        {"task": 0.1},
+        {"task": 0.15},
         CHECKS.of_pipeline("""\
 images = [nib.load(f"/data/{case}/ct.nii.gz") for case in cases[:6]]
 print("files", ["".join(nib.aff2axcodes(image.affine)) for image in images])
@@ -104,7 +104,7 @@ print([line.strip() for line in source.splitlines() if "x = " in line][:2])"""),
         "Voxels of any size are taken for the card's: a ball turns into a rod, small into big.",
         "common",
         {"resample": "none"},
-        {"task": 0.05},
+        {"task": 0.25},
         CHECKS.of_pipeline("""\
 for case in cases[:4]:
     image = nib.load(f"/data/{case}/ct.nii.gz")
@@ -117,7 +117,7 @@ print([line.strip() for line in source.splitlines() if "x = " in line][2:3])""")
         "A window for soft tissue is used: lung and ground glass become black.",
         "MedSAM#101",
         {"window": "soft_tissue"},
-        {"task": 0.15},
+        {"task": 0.3},
         CHECKS.against("window", 'card["preprocessing"]["window_hu"]', "x = ScaleIntensity"),
     ),
     Mistake(
@@ -125,7 +125,7 @@ print([line.strip() for line in source.splitlines() if "x = " in line][2:3])""")
         "Each patch is stretched between its own extremes: equal densities look different.",
         "common",
         {"window": "extremes"},
-        {"task": 0.15},
+        {"task": 0.1},
         CHECKS.against("window in HU", 'card["preprocessing"]["window_hu"]', "x = ScaleIntensity"),
     ),
     Mistake(
