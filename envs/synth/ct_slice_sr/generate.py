@@ -226,7 +226,7 @@ def _trees(rng: Rng) -> tuple[list[Rod], list[Rod], list[Rod]]:
             _grow(airways, rng, hilum, aim, (between(rng, 3.6, 4.8), 26), 3)
             for _ in range(3):
                 root = (hilum[0] + side * 4, hilum[1] + between(rng, -10, 16), hilum[2])
-                _grow(vessels, rng, root, aim, (between(rng, 3.6, 5.2), 30), 4)
+                _grow(vessels, rng, root, aim, (between(rng, 3.8, 5.4), 32), 3)
     walls = [(start, end, radius + 1.2 + 0.12 * radius) for start, end, radius in airways]
     return walls, airways, vessels
 

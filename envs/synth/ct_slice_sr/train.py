@@ -18,9 +18,9 @@ from bat_env.metrics.images import masked_ssim
 from bat_env.tasks import Task
 from bat_env.tasks.training import FIRST_INDEX, Training, descend, training_instances
 
-INSTANCES = {"mini": 36, "full": 12}
-JUDGED = {"mini": 8, "full": 4}
-STEPS, BATCH, RATE = 1800, 16, 3e-3
+INSTANCES = {"mini": 36, "full": 8}
+JUDGED = {"mini": 6, "full": 3}
+STEPS, BATCH, RATE = 2000, 16, 3e-3
 CANVAS = (40, 40)
 
 

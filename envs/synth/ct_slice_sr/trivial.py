@@ -33,9 +33,9 @@ def _methods(hu: np.ndarray, axis: int) -> dict[str, np.ndarray]:
     linear, cubic = _thin(hu, axis, 1), _thin(hu, axis, 3)
     return {
         "blur_along_slices": ndimage.gaussian_filter1d(linear, 1.5, axis=axis),
-        "cubic_blurred": ndimage.gaussian_filter(cubic, 0.5),
         "cubic_sharpened": 1.5 * cubic - 0.5 * ndimage.gaussian_filter1d(cubic, 2.0, axis=axis),
         "median": ndimage.median_filter(linear, 3),
+        "median_in_slices": ndimage.median_filter(cubic, [1 if a == axis else 3 for a in range(3)]),
         "lung": np.full(linear.shape, -860.0),
     }
 
