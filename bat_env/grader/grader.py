@@ -131,13 +131,23 @@ class Grader:
             b: Any bytes.
             case: The case; where one table holds all cases, the row that is compared.
         """
+        return self.agreements(task, {case: (a, b)})[case]
+
+    def agreements(
+        self, task: HasSpec, pairs: Mapping[str, tuple[bytes, bytes]]
+    ) -> dict[str, float]:
+        """:meth:`agreement` of two outputs of each of several cases, in one child."""
+        header = {**_header("agreement", task.spec), "cases": list(pairs)}
         try:
             reply, _ = self._server.request(
-                {**_header("agreement", task.spec), "case": case}, [a, b]
+                header, [data for pair in pairs.values() for data in pair]
             )
         except ChildCrash:
-            return 0.0
-        return _unit(reply.get("agreement"))
+            if len(pairs) == 1:
+                return dict.fromkeys(pairs, 0.0)
+            return {case: self.agreement(task, *pair, case) for case, pair in pairs.items()}
+        found = _table(reply.get("agreements"))
+        return {case: _unit(found.get(case)) for case in pairs}
 
     def image(self, data: bytes) -> dict[str, Any]:
         """Decode a PNG: ``readable``, ``message`` or ``width``, ``height``, ``colours``."""

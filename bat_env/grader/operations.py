@@ -58,7 +58,8 @@ def _total(header: Mapping[str, Any], blobs: Blobs) -> Reply:
 def _agreement(header: Mapping[str, Any], blobs: Blobs) -> Reply:
     spec = _spec(header)
     metric = load_metric(spec.metric.name)
-    return {"agreement": metric.agreement(spec, header["case"], blobs[0], blobs[1])}, []
+    pairs = zip(header["cases"], blobs[::2], blobs[1::2], strict=True)
+    return {"agreements": {case: metric.agreement(spec, case, a, b) for case, a, b in pairs}}, []
 
 
 def _image(header: Mapping[str, Any], blobs: Blobs) -> Reply:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -11,11 +10,11 @@ from typing import Any, Final
 from bat_env.episode import Episode, Evidence, GradeResult, RerunResult
 from bat_env.errors import GraderError, SandboxError
 from bat_env.grader import Grader
-from bat_env.rubric import infer, plan, setup, submit, validate
+from bat_env.rubric import plan, setup, submit, validate
 from bat_env.rubric.claims import MAX_JSON_BYTES, matching, own_paths
 from bat_env.sandbox.base import FileTree, Sandbox
 from bat_env.stages import Stage
-from bat_env.tasks import Task, stage_files
+from bat_env.tasks import Task
 from bat_env.tasks.instance import Instance
 from bat_env.verifier.clean import (
     MAX_OUTPUT_BYTES,
@@ -24,16 +23,13 @@ from bat_env.verifier.clean import (
     CleanRunner,
     Lease,
     Pool,
-    alias,
     drawn_cases,
-    look_cases,
     recovery_cases,
 )
+from bat_env.verifier.looks import Looks
 from bat_env.verifier.memo import Memo, key_of
 
 MAX_IMAGE_BYTES: Final[int] = 4 * 1024 * 1024
-SAME_NUMBER: Final[float] = 0.025
-"""How far a probability of a pilot's row may lie from the clean run's."""
 OF_STAGE: Final[Mapping[Stage, tuple[str, ...]]] = {
     Stage.S1: (plan.PLAN, plan.FACTS, plan.IMAGE),
     Stage.S2: (setup.SETUP, setup.PREDICT),
@@ -42,8 +38,6 @@ OF_STAGE: Final[Mapping[Stage, tuple[str, ...]]] = {
 """Files of the plan and the set-up that a bank state may hand over to those who do them again."""
 TABLE_RERUNS: Final[int] = 6
 """Rows of a table that are made again."""
-CHANCE: Final[Mapping[str, float]] = {"text": 0.3, "boxes-json": 0.1}
-"""Mean score of single cases up to which reports or boxes could be drawn by lot."""
 
 
 class Verifier:
@@ -121,7 +115,9 @@ class _Work:
         self.task = task
         self.spec = task.spec
         self.instance = instance
-        self.about = key_of(task.spec.model_dump_json(), instance.digest)
+        self.looks = Looks(
+            verifier.runner, verifier.grader, verifier.memo, task, instance, episode.tier
+        )
 
     def piece(self, name: str, make: Callable[[], None]) -> None:
         """Make one piece of evidence unless it is there; note how infrastructure lost it."""
@@ -201,14 +197,8 @@ class _Work:
         paths = list(dict.fromkeys(every))
         parts = [p for path in paths if path in files for p in (path, files[path])]
         return self.memo.get(
-            key_of("grade", self.about, *parts),
+            key_of("grade", self.looks.about, *parts),
             lambda: self.grader.grade(self.task, self.instance, files),
-        )
-
-    def _inspected(self, case: str, data: bytes) -> Mapping[str, Any]:
-        return self.memo.get(
-            key_of("inspect", self.about, case, data),
-            lambda: self.grader.inspect(self.task, self.instance, case, data),
         )
 
     def done(self) -> list[str]:
@@ -232,7 +222,7 @@ class _Work:
         elif path not in self.evidence.files:
             why = "it is too large or no regular file"
         else:
-            seen = dict(self._inspected(case, self.evidence.files[path]))
+            seen = dict(self.looks.inspected(case, self.evidence.files[path]))
             if seen.get("readable"):
                 seen |= self._made_by_pipeline(lease, case, path)
             if self.episode.focus is Stage.S3 and self.episode.outcome == "recovery":
@@ -244,95 +234,20 @@ class _Work:
     def _made_by_pipeline(self, lease: Lease, case: str, path: str) -> dict[str, Any]:
         """How far the pilot output agrees with a clean run, and whether the pipeline looks."""
         files = self.evidence.files
-        rerun = self._rerun(lease, case, self._public(case), files)
+        rerun = self.looks.rerun(lease, case, self.looks.public(case), files)
         if not rerun.ok:
             return {"agreement": 0.0, "rerun": f"its clean run failed: {rerun.message}"}
-        found: dict[str, Any] = {"agreement": self._agreement(case, rerun.output, files[path])}
-        if self.spec.output.is_table and not self._same_row(case, rerun.output, files[path]):
+        found: dict[str, Any] = {"agreement": self.looks.agreement(case, rerun.output, files[path])}
+        if self.spec.output.is_table and not self.looks.same_row(case, rerun.output, files[path]):
             found["agreement"] = 0.0
         if setup.PREDICT in own_paths(self.episode):
-            said = self._unseeing(lease, case, rerun.output, files)
+            said = self.looks.unseeing(lease, case, rerun.output, files)
             found |= {"trivial": said} if said else {}
-        if not found.get("trivial") and (said := self._worthless(lease, case, rerun.output, files)):
+        if not found.get("trivial") and (
+            said := self.looks.worthless(lease, case, rerun.output, files)
+        ):
             found["worthless"] = said
         return found
-
-    def _same_row(self, case: str, a: bytes, b: bytes) -> bool:
-        """Whether the numbers of two rows are the same: one label alone may agree by luck."""
-        rows = []
-        for data in (a, b):
-            said = str(self._inspected(case, data).get("answer", "")).partition("\n")[0]
-            rows.append(said.partition("\t")[2].split())
-        return len(rows[0]) == len(rows[1]) and all(map(_same_number, *rows))
-
-    def _worthless(self, lease: Lease, case: str, output: bytes, workspace: FileTree) -> str:
-        """Whether the pipeline's outputs are worth no more than a trivial answer: how, or ``""``.
-
-        One case may go wrong by chance, so others are run before anything is said. They are the
-        same whoever asks: of one pipeline, set-up and pilot are told one thing.
-        """
-        bar = self.spec.floor
-        first = float(self._inspected(case, output).get("case_score", 0.0))
-        if not self._by_chance and first > bar:
-            return ""
-        looked = self._looked(lease, workspace)
-        scores = [float(seen.get("case_score", 0.0)) for seen in looked.values()]
-        if self.spec.output.is_table:
-            # A row is right or wrong: by chance, and a deviation more, as answers can be drawn.
-            chance = 1.0 / max(2, len(self.spec.output.labels))
-            bar = chance + math.sqrt(chance * (1.0 - chance) / len(scores))
-        elif self._by_chance:
-            bar = CHANCE[self.spec.output.format]
-        mean = sum(scores) / len(scores)
-        if mean > bar:
-            return ""
-        return (
-            f"clean runs on {len(scores)} cases are worth no more than trivial answers ({mean:.3f})"
-        )
-
-    @property
-    def _by_chance(self) -> bool:
-        """Whether an answer drawn by lot is right now and then, so that one case says little."""
-        return self.spec.output.is_table or self.spec.output.format in CHANCE
-
-    def _looked(self, lease: Lease, workspace: FileTree) -> dict[str, Mapping[str, Any]]:
-        """What is in the outputs of clean runs on several cases; nothing where there is none."""
-        inputs = {case: self._public(case) for case in look_cases(self.instance)}
-        runs = self._reruns(lease, inputs, workspace)
-        if not any(rerun.ok for rerun in runs.values()):
-            # One of them may have ended the run of all.
-            runs = {c: self._rerun(lease, c, tree, workspace) for c, tree in inputs.items()}
-        return {c: self._inspected(c, r.output) if r.ok else {} for c, r in runs.items()}
-
-    def _unseeing(self, lease: Lease, case: str, output: bytes, workspace: FileTree) -> str:
-        """Whether the pipeline answers without a look at its input: how, or ``""``.
-
-        Where cases may have the same answer, other cases are run until one has another.
-        """
-        seen = self._inspected(case, output)
-        if seen.get("trivial") or not seen.get("answer"):
-            return str(seen.get("trivial", ""))
-        answers = [str(seen["answer"])]
-        if self._by_chance:
-            others = self._looked(lease, workspace)
-            answers += [str(said.get("answer", "")) for c, said in others.items() if c != case]
-            return "the same answer for every case" if infer.same_answer(answers, sure=True) else ""
-        for other in (c for c in look_cases(self.instance) if c != case):
-            rerun = self._rerun(lease, other, self._public(other), workspace)
-            if not rerun.ok:
-                return ""
-            answers.append(str(self._inspected(other, rerun.output).get("answer", "")))
-            if not infer.same_answer(answers, sure=True):
-                return ""
-        return "the same answer for every case"
-
-    def _agreement(self, case: str, a: bytes, b: bytes) -> float:
-        if a == b:
-            return 1.0
-        return self.memo.get(
-            key_of("agreement", self.about, case, a, b),
-            lambda: self.grader.agreement(self.task, a, b, case),
-        )
 
     def _recovery(
         self, lease: Lease, case: str, seen: Mapping[str, Any], initial: FileTree
@@ -341,22 +256,15 @@ class _Work:
 
         Runs of the ill pipeline are the same in every episode of a state, and remembered.
         """
-        before = self._score_of(lease, case, initial)
+        before = self.looks.score_of(lease, case, initial)
         found = {"score_before": before}
         score = float(seen.get("case_score", 0.0))
         if validate.cured(score, before, self.spec.pilot.cured_score):
             return found
         cases = recovery_cases(self.instance, case)
-        now = [self._score_of(lease, c, self.evidence.files) for c in cases]
-        ill = [self._score_of(lease, c, initial) for c in cases]
+        now = [self.looks.score_of(lease, c, self.evidence.files) for c in cases]
+        ill = [self.looks.score_of(lease, c, initial) for c in cases]
         return {**found, "rerun_score": sum(now) / len(now), "rerun_before": sum(ill) / len(ill)}
-
-    def _score_of(self, lease: Lease, case: str, workspace: FileTree) -> float:
-        """Case score of a pipeline's clean run; 0 where it gives no output."""
-        rerun = self._rerun(lease, case, self._public(case), workspace)
-        return (
-            float(self._inspected(case, rerun.output).get("case_score", 0.0)) if rerun.ok else 0.0
-        )
 
     def inherited(self, initial: FileTree | None) -> None:
         """Grade the outputs that were there at reset."""
@@ -404,7 +312,7 @@ class _Work:
         """Whether clean runs on several cases are as much better as those of a cured pipeline."""
         cases = recovery_cases(self.instance, self.instance.cases[0])
         now, ill = (
-            sum(self._score_of(lease, case, files) for case in cases) / len(cases)
+            sum(self.looks.score_of(lease, case, files) for case in cases) / len(cases)
             for files in (self.evidence.files, before)
         )
         return validate.cured(now, ill, self.spec.pilot.cured_score)
@@ -418,14 +326,14 @@ class _Work:
     def _on_probe(self, lease: Lease, workspace: FileTree) -> RerunResult:
         """``predict.py`` of a workspace on the unseen case, and whether its output is any."""
         case = self.instance.probe_case
-        rerun = self._rerun(lease, case, self.instance.probe_public, workspace)
+        rerun = self.looks.rerun(lease, case, self.instance.probe_public, workspace)
         if rerun.ok:
-            host = self._inspected(case, rerun.output)
+            host = self.looks.inspected(case, rerun.output)
             if not host.get("valid"):
                 rerun = RerunResult(False, f"its output is not valid: {host.get('message', '')}")
-            elif said := self._unseeing(lease, case, rerun.output, workspace):
+            elif said := self.looks.unseeing(lease, case, rerun.output, workspace):
                 rerun = RerunResult(False, f"it gives {said}")
-            elif said := self._worthless(lease, case, rerun.output, workspace):
+            elif said := self.looks.worthless(lease, case, rerun.output, workspace):
                 rerun = RerunResult(False, said)
         return rerun
 
@@ -436,51 +344,16 @@ class _Work:
         """
         count = TABLE_RERUNS if self.spec.output.is_table else 1
         cases = drawn_cases(self.instance, self.episode.seed, self.done(), count)
-        inputs = {case: self._public(case) for case in cases}
-        worst: tuple[float, str, RerunResult] | None = None
-        for case, rerun in self._reruns(lease, inputs, self.evidence.files).items():
-            agreement = 0.0
-            if rerun.ok:
-                submitted = self.evidence.files[self.spec.output.path.format(case=case)]
-                agreement = self._agreement(case, submitted, rerun.output)
-            if worst is None or agreement < worst[0]:
-                worst = agreement, case, rerun
-        assert worst is not None
-        agreement, self.evidence.batch_rerun_case, self.evidence.batch_rerun = worst
-        self.evidence.batch_agreement = agreement if worst[2].ok else None
-
-    def _public(self, case: str) -> FileTree:
-        """File name -> content of a case's input."""
-        public = self.instance.public.items()
-        return {p.removeprefix(f"{case}/"): d for p, d in public if p.startswith(f"{case}/")}
-
-    def _rerun(self, lease: Lease, case: str, inputs: FileTree, workspace: FileTree) -> RerunResult:
-        return self._reruns(lease, {case: inputs}, workspace)[case]
-
-    def _reruns(
-        self, lease: Lease, cases: Mapping[str, FileTree], workspace: FileTree
-    ) -> dict[str, RerunResult]:
-        staged = stage_files(self.task, self.instance, self.episode.tier, Stage.S4)
-        names = {case: alias(self.instance, case) for case in cases}
-        results = self.runner.run(
-            lease,
-            {p: d for p, d in workspace.items() if p.startswith("pipeline/")},
-            {p: d for p, d in staged.items() if p.startswith("models/")},
-            {names[case]: inputs for case, inputs in cases.items()},
-            self.spec.output.name,
-            self.spec.budgets.cell_timeout_s,
+        inputs = {case: self.looks.public(case) for case in cases}
+        reruns = self.looks.reruns(lease, inputs, self.evidence.files)
+        path = self.spec.output.path
+        agreement = self.looks.agreements(
+            {
+                case: (self.evidence.files[path.format(case=case)], rerun.output)
+                for case, rerun in reruns.items()
+                if rerun.ok
+            }
         )
-        found = {case: results[name] for case, name in names.items()}
-        if self.spec.output.is_table:
-            # A row names its case; the pipeline only knows the name that it was run under.
-            for case, rerun in found.items():
-                output = rerun.output.replace(names[case].encode(), case.encode())
-                found[case] = RerunResult(rerun.ok, rerun.message, output)
-        return found
-
-
-def _same_number(a: str, b: str) -> bool:
-    try:
-        return a == b or abs(float(a) - float(b)) <= SAME_NUMBER
-    except ValueError:
-        return False
+        worst = min(reruns, key=lambda case: agreement.get(case, 0.0))
+        self.evidence.batch_rerun_case, self.evidence.batch_rerun = worst, reruns[worst]
+        self.evidence.batch_agreement = agreement.get(worst)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 KEPT: Final[int] = 512
@@ -59,3 +59,22 @@ class Memo:
                 while len(self._kept) > self._size:
                     self._kept.popitem(last=False)
         return made
+
+    def get_all(
+        self, keys: Mapping[str, str], make: Callable[[Sequence[str]], Mapping[str, T]]
+    ) -> dict[str, T]:
+        """Several answers; those that are not known are made together.
+
+        Args:
+            keys: Name -> key, as of :meth:`get`.
+            make: Works out the answers for the names that it is given.
+        """
+        with self._lock:
+            known = {name for name, key in keys.items() if key in self._kept}
+        lacking = [name for name in keys if name not in known]
+        made = make(lacking) if lacking else {}
+        return {
+            # A known answer may have been pushed out meanwhile: then it is made alone.
+            name: self.get(key, lambda n=name: made[n] if n in made else make([n])[n])  # type: ignore[misc]
+            for name, key in keys.items()
+        }
