@@ -44,12 +44,11 @@ def bank_status(path: BankPath = None, as_json: AsJson = False) -> None:
 
 
 def _show(status: BankStatus, rows: int) -> None:
-    from rich.console import Console
-
     from bat_env.bank.heatmap import heatmap
     from bat_env.tasks.scaffold import TRACKS
+    from bat_env.terminal import Terminal
 
-    Console(highlight=False).print(heatmap(status.grid, TRACKS))
+    Terminal(highlight=False).print(heatmap(status.grid, TRACKS))
     full = 18 * len(TRACKS)
     cells = sum(1 for t in status.grid.values() for f in t.values() for n in f.values() if n)
     print(

@@ -117,9 +117,11 @@ def explanation(trajectory: Trajectory, scored: Rescored) -> RenderableType:
 
 
 def _table(*columns: str) -> Table:
+    """A table whose last column takes the room; the others, of short words, are never broken."""
     table = Table(expand=True, show_edge=False, pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        last = column == columns[-1]
+        table.add_column(column, overflow="fold", no_wrap=not last, ratio=1 if last else None)
     return table
 
 
@@ -135,7 +137,7 @@ def _stages(facts: dict[str, Any]) -> Table:
 
 
 def _items(facts: dict[str, Any]) -> Table:
-    table = _table("item", "verdict", "why", "evidence")
+    table = _table("item", "verdict", "why, and the evidence")
     for row in facts["items"]:
         label, colour = MARKS[row["state"]]
         value = f" {row['value']:.2f}" if row["state"] in ("pass", "fail") else ""
@@ -143,8 +145,12 @@ def _items(facts: dict[str, Any]) -> Table:
         table.add_row(
             Text(row["item"]),
             Text(label + value, style=colour),
-            Text(row["message"] + claim),
-            Text("\n".join(_lines(row["evidence"]))),
+            Text("\n").join(
+                [
+                    Text(row["message"] + claim),
+                    *(Text(line, style="bright_black") for line in _lines(row["evidence"])),
+                ]
+            ),
         )
     return table
 

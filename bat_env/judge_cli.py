@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bat_env.errors import BatError, ConfigError
+from bat_env.plain import visible
 
 if TYPE_CHECKING:
     from bat_env.judge import Judge
@@ -40,17 +42,24 @@ def agree(
 
     Reads the answers that were recorded when the episodes were played; with --base-url and --model
     it asks that judge now, also about episodes that were played without one.
+
+    Exit code 1: the judge that was asked had no answer at all about one of them.
     """
     from bat_env.judge.agreement import reports
 
     judge = _judge(base_url, model, api_key_env) if base_url or model else None
     reads: list[Read] = []
     skipped: list[dict[str, str]] = []
+    unanswered: list[dict[str, str]] = []
     for path in _files(trajectories):
         try:
-            reads.append(_read(path, judge))
+            read, why = _read(path, judge)
         except BatError as error:
             skipped.append({"path": str(path), "why": str(error)})
+            continue
+        reads.append(read)
+        if why:
+            unanswered.append({"path": str(path), "why": why})
     if not reads:
         first = skipped[0]["why"] if skipped else "there is no trajectory file"
         raise BatError(
@@ -58,13 +67,20 @@ def agree(
         )
     made = reports(reads, seed=seed)
     if as_json:
-        found = [report.to_json() for report in made]
-        print(json.dumps({"schema_version": 1, "judges": found, "skipped": skipped}))
-        return
-    for report in made:
-        _show(report)
-    if skipped:
-        print(f"{len(skipped)} files were left out, the first because: {skipped[0]['why']}")
+        found = {"judges": [report.to_json() for report in made]}
+        told = {"skipped": skipped, "unanswered": unanswered}
+        print(json.dumps({"schema_version": 1, **found, **told}))
+    else:
+        for report in made:
+            _show(report)
+        if skipped:
+            why = visible(skipped[0]["why"])
+            print(f"{len(skipped)} files were left out, the first because: {why}")
+    if unanswered:
+        why = visible(unanswered[0]["why"])
+        about = f"{len(unanswered)} of {len(reads)} episodes"
+        print(f"The judge had no answer about {about}, the first because: {why}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @judge_app.command("check")
@@ -91,7 +107,7 @@ def check(
             print(f"{name}:")
             for item, finding in findings.items():
                 where = f"  [{finding.file}:{finding.line}]" if finding.line else ""
-                print(f"  {item}  {finding.state}  {finding.message}{where}")
+                print(visible(f"  {item}  {finding.state}  {finding.message}{where}"))
     if not ok:
         raise typer.Exit(1)
 
@@ -115,8 +131,12 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         yield from sorted(path.rglob("*.json")) if path.is_dir() else [path]
 
 
-def _read(path: Path, judge: Judge | None) -> Read:
-    """What one file says; asks the judge, if one is given."""
+def _read(path: Path, judge: Judge | None) -> tuple[Read, str]:
+    """What one file says; asks the judge, if one is given.
+
+    Returns:
+        The two verdicts, and why a judge that was asked had no answer at all, or ``""``.
+    """
     from bat_env.evidence import rescore
     from bat_env.judge import JudgedContract
     from bat_env.judge.agreement import Read
@@ -139,19 +159,22 @@ def _read(path: Path, judge: Judge | None) -> Read:
             for part in ("shared", "findings")
         }
         model, prompt = str(recorded["model"]), str(recorded["prompt_digest"])
-        return Read(model, prompt, states["shared"], ruled, states["findings"])
+        return Read(model, prompt, states["shared"], ruled, states["findings"]), ""
     rules = compile_contract(spec, tier=episode.tier, focus=episode.focus, outcome=episode.outcome)
     contract = judge.contract(rules, spec)
     if not isinstance(contract, JudgedContract):
         raise BatError(f"{path}: a judge reads nothing at focus {episode.focus.name}.")
     found = judge.findings(episode, spec, contract, shared_only=True)
     said = {item: finding.state for item, finding in found.items()}
-    return Read(contract.model, contract.prompt_digest, said, ruled)
+    lost = [finding.message for finding in found.values() if finding.state == "null"]
+    why = lost[0] if lost and len(lost) == len(found) else ""
+    return Read(contract.model, contract.prompt_digest, said, ruled), why
 
 
 def _show(report: Report) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from bat_env.terminal import Terminal
 
     title = f"{report.model}  prompt {report.prompt_digest[:12]}  {report.episodes} episodes"
     table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
@@ -167,7 +190,7 @@ def _show(report: Report) -> None:
             _number(row.kappa),
             "-" if row.ci95 is None else f"[{row.ci95[0]:+.2f}, {row.ci95[1]:+.2f}]",
         )
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     console.print(table)
     for item, counts in report.prose.items():
         said = ", ".join(f"{state} {count}" for state, count in sorted(counts.items()))

@@ -26,12 +26,11 @@ def play(
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  (makes input() editable)
 
-    from rich.console import Console
-
     from bat_env.env import AutoMedEnv
     from bat_env.play import Player, scores_of
+    from bat_env.terminal import Terminal
 
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     env = AutoMedEnv(
         track=None,
         task=task,

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +14,7 @@ from rich.text import Text
 from bat_env.episode import Episode
 from bat_env.rubric.base import RubricResult
 from bat_env.tasks.spec import TaskSpec
+from bat_env.terminal import Terminal
 
 _MAX_OUTPUT_BYTES: Final = 64 << 20
 MARKS: Final[Mapping[str, tuple[str, str]]] = {
@@ -84,6 +85,6 @@ def scoreboard(
     head = Text(f"score {score:.3f}   {stages}\n{used}")
     title = f"{episode.task} · {episode.focus.name} {episode.focus.title} · {episode.tier}"
     stream = io.StringIO()
-    console = Console(file=stream, force_terminal=True, width=width, color_system="standard")
+    console = Terminal(file=stream, force_terminal=True, width=width, color_system="standard")
     console.print(Panel(Group(head, Text(""), items), title=Text(title)))
     return stream.getvalue()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bat_env.errors import BatError
+from bat_env.plain import visible
 
 if TYPE_CHECKING:
     from bat_env.evidence import Rescored
@@ -27,9 +28,8 @@ def explain(
     ] = False,
 ) -> None:
     """Show why an episode scored what it did: every item, with its evidence."""
-    from rich.console import Console
-
     from bat_env.explain import explained, explanation
+    from bat_env.terminal import Terminal
 
     files = list(_files(trajectories))
     if not files:
@@ -39,7 +39,7 @@ def explain(
         if as_json:
             print(json.dumps(explained(read, scored)))
         else:
-            Console().print(explanation(read, scored))
+            Terminal().print(explanation(read, scored))
 
 
 def rescore(
@@ -71,7 +71,7 @@ def rescore(
     else:
         for row in rows:
             if row["same"] is not True:
-                print(f"{row['path']}: {row['why']}")
+                print(visible(f"{row['path']}: {row['why']}"))
         unread = len(rows) - alike - other
         print(f"{alike} the same, {other} different, {unread} without evidence")
     named = {str(path) for path in trajectories if not path.is_dir()}

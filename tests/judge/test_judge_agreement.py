@@ -200,8 +200,17 @@ def test_a_judge_that_is_down_leaves_nulls(runs, server, bat_env_command):
     done = bat_env_command(
         "agree", runs / "without", "--base-url", server.url, "--model", "m", "--json"
     )
-    (judge,) = json.loads(done.stdout)["judges"]
+    told = json.loads(done.stdout)
+    (judge,) = told["judges"]
     assert all(row["decided"] == 0 and row["null"] for row in judge["items"])
+    assert done.returncode == 1 and len(told["unanswered"]) == judge["episodes"]
+
+
+def test_a_judge_that_cannot_be_reached_is_a_failure(runs, bat_env_command):
+    where = ("--base-url", "http://127.0.0.1:9/v1", "--model", "m")
+    done = bat_env_command("agree", runs / "without", *where)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "no answer about" in done.stderr and "127.0.0.1:9" in done.stderr
 
 
 def test_mistakes_are_one_line(runs, tmp_path, bat_env_command):
