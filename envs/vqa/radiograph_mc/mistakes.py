@@ -121,7 +121,7 @@ print("polarity read:", "Photometric" in source)"""),
         "The normalisation is left out.",
         "common",
         {"normalise": "none"},
-        {"task": 0.6, "S2": 0.15, "S4": 0.95},
+        {"task": 0.6, "S2": 0.15, "S3": 0.95, "S4": 0.95},
         CHECKS.against("mean", 'card["preprocessing"]["mean"]', "x - "),
     ),
     Mistake(
