@@ -6,18 +6,17 @@ import json
 import logging
 import os
 import shlex
-import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bat_agent import __version__
+from bat_agent import __version__, leaving
 from bat_agent.eval_cli import eval_command
 from bat_env import command_line
 
@@ -28,9 +27,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-TERMINATED: Final = 143
-"""Exit status after SIGTERM, by the shell's convention."""
 
 Backend = Annotated[str, typer.Option(help="Sandbox: auto, docker, local or process.")]
 LogTo = Annotated[
@@ -328,27 +324,9 @@ def _with_bounds(summary: dict[str, Any], name: str) -> str:
     return f"{mean:.3f} ({bounds[0]:.3f}-{bounds[1]:.3f})"
 
 
-class _Termination:
-    """SIGTERM ends the work as Ctrl-C does, so that sandboxes and locks are given back."""
-
-    def __init__(self) -> None:
-        self.came = False
-        self._owner = os.getpid()
-        signal.signal(signal.SIGTERM, self._handle)
-
-    def _handle(self, number: int, frame: object) -> None:
-        if os.getpid() != self._owner:
-            # A forked child has nothing to give back.
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        elif not self.came:  # A second one must not stop the cleanup.
-            self.came = True
-            raise KeyboardInterrupt
-
-
 def main() -> None:
     """Entry point: bad requests end in one line and exit 2, an interrupt in 130 (SIGTERM: 143)."""
-    termination = _Termination()
+    termination = leaving.Termination()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     # Nothing here is downloaded by a hub client; a look-up would only wait for a network.
@@ -359,7 +337,7 @@ def main() -> None:
         app,
         "bat-agent",
         interrupted="interrupted; the same command continues.",
-        status=lambda: TERMINATED if termination.came else command_line.INTERRUPTED,
+        status=lambda: termination.status,
     )
 
 

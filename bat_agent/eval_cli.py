@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -63,11 +64,13 @@ def eval_command(
     debug: Annotated[bool, typer.Option("--debug", help="Tracebacks of the agent.")] = False,
 ) -> None:
     """Score an agent on frozen held-out instances."""
+    from bat_agent.agents.base import is_foreign
     from bat_agent.agents.chat import KEY_VARIABLE
     from bat_agent.cli import _print_scores, _tell_unscored
     from bat_agent.evaluate import check_request, play
     from bat_agent.files import check_file
     from bat_agent.journal import SUFFIX
+    from bat_agent.leaving import watched
     from bat_agent.progress import Phase, RunProgress
 
     if debug:
@@ -77,6 +80,8 @@ def eval_command(
         raise ConfigError("expected --agent, got none; give --agent, or --harness COMMAND")
     if agent is not None and harness is not None:
         raise ConfigError("expected one of --agent and --harness, got both; leave one out")
+    if agent is not None and not agent.strip():
+        raise ConfigError("expected --agent, got an empty one; name an agent, or a file.py:Class")
     if out is not None:
         check_file(out, "the file of --out")
     chat = {
@@ -92,6 +97,9 @@ def eval_command(
     if max_cost is not None and out is None:
         raise ConfigError("--max-cost needs --out: there the played episodes are kept.")
     player: Any = agent
+    if agent is not None and is_foreign(agent):
+        kept = "What was played is kept: the same command goes on." if out else "Nothing was kept."
+        watched(f"code of agent {agent}", kept)
     if harness is not None:
         from bat_agent.agents.harness import harness_source
 
@@ -125,23 +133,33 @@ def eval_command(
         trajectory_dir=trajectories,
         journal=None if out is None else out.with_name(out.name + SUFFIX),
     )
-    show = RunProgress([Phase("eval", f"Evaluate {request.source.name}", 60.0)])
-    with show, show.phase("eval") as advance:
-        evaluation = play(
-            request, lambda done, total: advance(done, total, f"{done}/{total} episodes")
-        )
-    summary = evaluation.summary()
-    if as_json:
-        print(json.dumps(summary, allow_nan=False))
-    else:
-        _print_scores(evaluation, summary)
-        if evaluation.usage:
-            _print_usage(evaluation.usage)
-    if out is not None:
-        evaluation.save(out)  # After the scores: a disk that refuses must not lose them.
-        if request.journal is not None:
-            request.journal.unlink(missing_ok=True)
+    show = RunProgress([Phase("eval", f"Evaluate {request.source.name}", 60.0, known=False)])
+    with _claimed(out):
+        with show, show.phase("eval") as advance:
+            evaluation = play(
+                request, lambda done, total: advance(done, total, f"{done}/{total} episodes")
+            )
+        summary = evaluation.summary()
+        if as_json:
+            print(json.dumps(summary, allow_nan=False))
+        else:
+            _print_scores(evaluation, summary)
+            if evaluation.usage:
+                _print_usage(evaluation.usage)
+        if out is not None:
+            evaluation.save(out)  # After the scores: a disk that refuses must not lose them.
+            if request.journal is not None:
+                request.journal.unlink(missing_ok=True)
     _tell_unscored(evaluation)
+
+
+def _claimed(out: Path | None) -> contextlib.AbstractContextManager[None]:
+    """One evaluation at a time writes a file and its journal."""
+    from bat_agent.files import locked
+
+    if out is None:
+        return contextlib.nullcontext()
+    return locked(out.with_name(f".{out.name}.lock"), f"the evaluation {out}", keep=False)
 
 
 def _prices(text: str | None) -> dict[str, float]:

@@ -117,21 +117,31 @@ def check_file(path: Path, what: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, what: str = "", *, keep: bool = True) -> Iterator[None]:
     """Hold an exclusive lock for the block; it goes with the process, however that ends.
+
+    Args:
+        path: Its file.
+        what: What is worked on, for messages: the folder of ``path`` if not given.
+        keep: Whether the file stays.
 
     Raises:
         ConfigError: If another process holds it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    busy = f"Another process is working on {what or path.parent}. Wait for it, or stop it first."
     with path.open("ab") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(
-                f"Another process is working on {path.parent}. Wait for it, or stop it first."
-            ) from None
-        yield
+            raise ConfigError(busy) from None
+        if os.fstat(stream.fileno()).st_nlink == 0:  # the last holder was just about to go
+            raise ConfigError(busy)
+        try:
+            yield
+        finally:
+            if not keep:
+                path.unlink(missing_ok=True)
 
 
 def digest_of(value: Any) -> str:

@@ -47,12 +47,15 @@ class Phase:
         title: For people.
         seconds: What it is expected to take on the reference machine: until it is measured.
         kind: Phases of one kind do the same work: what one took is what the next is expected to.
+        known: Whether ``seconds`` says anything before something was measured; else no time is
+            shown until then.
     """
 
     key: str
     title: str
     seconds: float
     kind: str = ""
+    known: bool = True
 
 
 class Pace:
@@ -122,9 +125,16 @@ class RunProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def seconds_left(self) -> float:
-        """Expected seconds until the end, by how fast this machine has been lately."""
-        whole = self._pace.value or 1.0
+    def seconds_left(self) -> float | None:
+        """Expected seconds until the end, by how fast this machine has been lately.
+
+        ``None`` where a phase is open of which nothing is known yet.
+        """
+        whole = self._pace.value
+        if whole is None:
+            if any(left and not self._phases[key].known for key, left in self._left.items()):
+                return None
+            whole = 1.0
         total = 0.0
         for key, left in self._left.items():
             kind = self._kinds.get(self._kind(key))
@@ -155,7 +165,8 @@ class RunProgress:
         if self._bar is not None:
             task = self._bar.add_task(phase.title, total=1.0, note="")
         else:
-            self._say(f"{phase.title} ... (about {_clock(self.seconds_left())} left in all)")
+            left = self._time_left("about ")
+            self._say(f"{phase.title} ...{left and f' ({left})'}")
 
         def advance(done: float, total: float, note: str = "") -> None:
             nonlocal last_line, counted, before, kind
@@ -172,8 +183,9 @@ class RunProgress:
                 self._bar.update(task, completed=share, note=note)
             elif now - last_line > PLAIN_EVERY_S or _kind_of(note) not in ("", kind):
                 last_line, kind = now, _kind_of(note) or kind
-                left = _clock(self.seconds_left())
-                self._say(f"  {phase.title}: {100 * share:.0f} % {note} ({left} left in all)")
+                left = self._time_left()
+                shown = f" {note}" if note else ""
+                self._say(f"  {phase.title}: {100 * share:.0f} %{shown}{left and f' ({left})'}")
             self._refresh()
 
         try:
@@ -184,6 +196,10 @@ class RunProgress:
         finally:
             if self._bar is not None and task is not None:
                 self._bar.stop_task(task)
+
+    def _time_left(self, about: str = "") -> str:
+        seconds = self.seconds_left()
+        return "" if seconds is None else f"{about}{_clock(seconds)} left in all"
 
     def _refresh(self) -> None:
         if self._bar is not None:
@@ -228,7 +244,8 @@ class _LeftColumn(ProgressColumn):
     def render(self, task: object) -> Text:
         if getattr(task, "id", 1) != 0:
             return Text("")
-        return Text(f"{_clock(self._progress.seconds_left())} left", style="cyan")
+        seconds = self._progress.seconds_left()
+        return Text("" if seconds is None else f"{_clock(seconds)} left", style="cyan")
 
 
 def _kind_of(note: str) -> str:

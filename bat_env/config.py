@@ -31,7 +31,7 @@ OPTIONS: Final[tuple[str, ...]] = ("task", "stage", "outcome", "state_id", "inde
 
 MAX_INDEX: Final = 2**31
 
-_BANK_METHODS: Final = ("get", "workspace", "sample", "close")
+_BANK_METHODS: Final = ("get", "files", "cells", "sample", "close")
 
 
 @dataclass(frozen=True)

@@ -25,24 +25,20 @@ from bat_env.config import (
     no_bank,
     one_of,
 )
-from bat_env.episode import Episode, Status, Turn
+from bat_env.episode import Status, Turn
 from bat_env.errors import BatError, ConfigError, GraderError, SandboxError
-from bat_env.evidence import freeze
 from bat_env.grader import shared_grader
+from bat_env.host_side import HostSide
 from bat_env.info import judge_info, public_info, score_info, start_info
 from bat_env.judge import Judge, JudgeConfig
 from bat_env.montage import montage
 from bat_env.render import outputs_of, scoreboard
-from bat_env.rubric.base import RubricResult
 from bat_env.sandbox.base import Limits, Sandbox
 from bat_env.scoring import Scoring, contract_of
 from bat_env.spaces import ToolCall, Unicode
-from bat_env.start import Start, Starter, StateSource
-from bat_env.tasks import Task
-from bat_env.tasks.instance import Instance
-from bat_env.tasks.spec import Budgets
+from bat_env.start import Starter, StateSource
 from bat_env.tools import MAX_CODE_CHARS, SUBMIT, ValidCall, validate_call
-from bat_env.trajectory import EndOfEpisode, Recorder, TokenRecord, plain
+from bat_env.trajectory import EndOfEpisode, Recorder, plain
 from bat_env.turns import WARNINGS, notice, run_cell
 from bat_env.workbench import Workbench, manifest_digest
 
@@ -52,7 +48,7 @@ Observation = dict[str, Any]
 StepResult = tuple[Observation, float, bool, bool, dict[str, Any]]
 
 
-class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
+class AutoMedEnv(HostSide, gym.Env[Observation, dict[str, Any]]):
     """One track, or any track from the Stage Bank, as a Gymnasium environment.
 
     The observation is ``{"stage": 0..5, "text": str}``, the action a tool call ``{"name",
@@ -139,45 +135,9 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         self._bench = Workbench(self._config.sandbox, self._config.pool_size)
         directory = self._config.trajectory_dir
         self._recorder = None if directory is None else Recorder(directory)
-        self._start: Start | None = None
-        self._episode: Episode | None = None
-        self._scoring: Scoring | None = None
         self._digests: dict[str, str] = {}
-        self._host_ended = False
 
-    # ---------------------------------------------------------------------------- what is there
-
-    @property
-    def episode(self) -> Episode:
-        """The record of the current episode, private to the host."""
-        if self._episode is None:
-            raise gym.error.ResetNeeded("There is no episode yet; call reset().")
-        return self._episode
-
-    @property
-    def instance(self) -> Instance:
-        """The drawn task instance with its private truth."""
-        return self._begun.instance
-
-    @property
-    def task_object(self) -> Task:
-        """The task of the current episode."""
-        return self._begun.task
-
-    @property
-    def budgets(self) -> Budgets:
-        """What the current episode may spend."""
-        return self._begun.task.spec.budgets
-
-    @property
-    def rubric(self) -> RubricResult | None:
-        """The last evaluation, verdict messages included; ``None`` before the first step."""
-        return None if self._scoring is None else self._scoring.rubric
-
-    @property
-    def trajectory_path(self) -> Path | None:
-        """The last trajectory file, or ``None``."""
-        return None if self._recorder is None else self._recorder.path
+    # ------------------------------------------------------------------------------ distribution
 
     @property
     def distribution(self) -> Distribution | None:
@@ -210,56 +170,6 @@ class AutoMedEnv(gym.Env[Observation, dict[str, Any]]):
         if self.spec is not None:
             self.spec = copy.deepcopy(self.spec)
             self.spec.kwargs["distribution"] = checked
-
-    def workspace(self) -> dict[str, bytes]:
-        """All regular files of the agent's workspace now.
-
-        Raises:
-            SandboxError: If the sandbox is gone.
-        """
-        return self._bench.current.snapshot()
-
-    def frozen_evidence(self) -> dict[str, Any] | None:
-        """What the scores of the finished episode were made of, private truth included.
-
-        Returns:
-            A record for :func:`bat_env.evidence.rescore`; ``None`` while the episode runs, and
-            where it has no score.
-        """
-        episode = self._episode
-        if episode is None or episode.status in ("running", "invalid"):
-            return None
-        if episode.end_reason == "closed":  # given up in the middle, never graded
-            return None
-        return freeze(
-            episode,
-            self.task_object.spec,
-            self.instance,
-            self._digests["rubric_digest"],
-            host_ended=self._host_ended,
-        )
-
-    def name_agent(self, name: str) -> None:
-        """Say who plays, for the trajectories to come."""
-        if self._recorder is not None:
-            self._recorder.agent = name
-
-    def annotate(self, tokens: TokenRecord) -> None:
-        """Attach the policy's token record to the next step of the trajectory."""
-        if self._recorder is not None:
-            self._recorder.annotate(tokens)
-
-    @property
-    def _begun(self) -> Start:
-        if self._start is None:
-            raise gym.error.ResetNeeded("There is no episode yet; call reset().")
-        return self._start
-
-    @property
-    def _scores(self) -> Scoring:
-        if self._scoring is None:
-            raise gym.error.ResetNeeded("There is no episode yet; call reset().")
-        return self._scoring
 
     # ------------------------------------------------------------------------------------- reset
 

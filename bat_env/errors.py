@@ -89,6 +89,10 @@ class SandboxDiedError(SandboxError):
         self.evidence = evidence
 
 
+class SandboxInterruptedError(SandboxError):
+    """The host itself ended what ran in the sandbox, because somebody asked to stop."""
+
+
 class SandboxUnavailableError(SandboxError):
     """No sandbox backend can run on this machine; the message names what to install."""
 

@@ -27,8 +27,11 @@ class StateSource(Protocol):
     def get(self, state_id: str) -> StageState:
         """The state with this id."""
 
-    def workspace(self, state_id: str) -> dict[str, bytes]:
-        """Its files, workspace-relative."""
+    def files(self, state_id: str) -> Mapping[str, bytes]:
+        """Its files, workspace-relative; contents may be read when they are asked for."""
+
+    def cells(self, **query: Any) -> Collection[Cell]:
+        """(track, focus, outcome) of the states that fit a query; none where nothing is drawn."""
 
     def sample(self, rng: np.random.Generator, **query: Any) -> StageState:
         """A drawn state that fits the query."""
@@ -200,7 +203,7 @@ class Starter:
             given = {"stage"} if focus is not None else set()
             given |= {"outcome"} if options.outcome is not None else set()
             given |= {"track"} if options.task is not None else set()
-            chance = chances(config.distribution, _cells(bank, query), given)
+            chance = chances(config.distribution, bank.cells(**query), given)
             query["track"], query["focus"], query["outcome"] = draw(rng, chance)
         return query
 
@@ -243,7 +246,7 @@ class Starter:
             focus=state.focus,
             outcome=state.outcome,
             state_id=state.state_id,
-            workspace=_files(bank, state.state_id),
+            workspace=bank.files(state.state_id),
             state=state,
         )
 
@@ -256,24 +259,6 @@ class Starter:
             else:
                 self._bank = given
         return self._bank
-
-
-def _files(bank: StateSource, state_id: str) -> Mapping[str, bytes]:
-    """Files of a state, read when they are asked for where the source can do that."""
-    lazily = getattr(bank, "files", bank.workspace)
-    files: Mapping[str, bytes] = lazily(state_id)
-    return files
-
-
-def _cells(bank: StateSource, query: Mapping[str, Any]) -> Collection[Cell]:
-    held = getattr(bank, "cells", None)
-    if held is None:
-        raise ConfigError(
-            f"distribution: {type(bank).__name__} cannot say which cells it holds. Give it a "
-            'method cells(**query) as bat_env.bank.Bank has, or use distribution="uniform".'
-        )
-    found: Collection[Cell] = held(**query)
-    return found
 
 
 def _name(value: object) -> str:

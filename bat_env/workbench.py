@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bat_env.episode import ViolationKind
-from bat_env.errors import ConfigError, SandboxError
+from bat_env.errors import ConfigError, SandboxError, SandboxInterruptedError
 from bat_env.extras import require_for_cells
 from bat_env.sandbox import SandboxPool, resolve_backend, shared_pool
 from bat_env.sandbox.base import Cell, CellResult, Delta, FileTree, Limits, Manifest, Sandbox
@@ -149,6 +149,9 @@ class Workbench:
         """
         try:
             result = self.current.run(cell, timeout_s)
+        except SandboxInterruptedError:
+            self.drop()
+            raise
         except SandboxError as error:
             result = self._after_death(cell, timeout_s, error)
             babble = getattr(error, "evidence", "") == "frame"

@@ -63,9 +63,6 @@ class AgentSource:
         usage: Gives the sums of what it spent, over all episodes.
         restore: Takes such sums of an earlier start.
         most: Episodes that it can play at once.
-        settings: What its scores depend on, for the file of an evaluation.
-        usage: Gives the sums of what it spent, over all episodes.
-        restore: Takes such sums of an earlier start.
     """
 
     name: str
@@ -80,6 +77,11 @@ class AgentSource:
 def agent_names() -> tuple[str, ...]:
     """Names that :func:`load_agent` knows, without checkpoint folders."""
     return tuple(sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))}))
+
+
+def is_foreign(name: str) -> bool:
+    """Whether a name stands for code that is not ours: a class, or what another package brings."""
+    return ":" in name or (name in agent_names() and name not in BUILT_IN)
 
 
 def load_agent(name: str | Path) -> AgentSource:

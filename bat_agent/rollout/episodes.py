@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from bat_agent.agents.failures import EndEpisode, ServiceError, StopEvaluation
+from bat_agent.rollout.stopping import end
 from bat_env.errors import BatError, ConfigError, GraderError, SandboxError
 
 INFRASTRUCTURE: Final = (SandboxError, GraderError, ServiceError)
@@ -290,10 +291,16 @@ def run_agent(
 
     try:
         with ThreadPoolExecutor(max_workers=max(1, workers)) as threads:
+            futures = [threads.submit(play, spec) for spec in specs]
             try:
-                return list(threads.map(play, specs))
+                return [future.result() for future in futures]
             except KeyboardInterrupt:
                 stopped.set()  # no further action; else whole episodes would be waited for
+                end(futures)
+                raise
+            except BaseException:
+                for future in futures:
+                    future.cancel()
                 raise
     finally:
         pool.close()
@@ -312,6 +319,8 @@ def _play(
     from bat_env.env import public_info
 
     began = time.perf_counter()
+    if stopped.is_set():
+        raise _StoppedError
     env = pool.acquire(spec)
     turns, reward, agent = 0, 0.0, None
     try:

@@ -31,6 +31,7 @@ from bat_agent.rollout.episodes import (
     trajectory_kwargs,
     trajectory_path,
 )
+from bat_agent.rollout.stopping import end
 from bat_env.errors import ConfigError
 
 
@@ -240,7 +241,11 @@ class _Runner:
         began = time.perf_counter()
         futures = [self.executor.submit(call, item) for item in items]
         # All of them end before one error is raised: nothing may still use an environment then.
-        wait(futures)
+        try:
+            wait(futures)
+        except KeyboardInterrupt:
+            end(futures)
+            raise
         out = [future.result() for future in futures]
         self.stats.env_s += time.perf_counter() - began
         return out

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-
 from bat_env.bank.leakage import Scanner
+from bat_env.bank.memory import States
 from bat_env.bank.replay import Replayer
 from bat_env.bank.state import DemoTurn, StageState, workspace_digest
 from bat_env.env import AutoMedEnv
-from bat_env.errors import BankError, SandboxError
+from bat_env.errors import SandboxError
 from bat_env.sandbox.base import FileTree
 from bat_env.stages import Stage
 from bat_env.tasks import Task
@@ -27,38 +26,16 @@ Phase: TypeAlias = Callable[[str], contextlib.AbstractContextManager[None]]
 """Times what happens inside, by name."""
 
 
-class Desk:
+class Desk(States):
     """A bank of candidates in memory: the environment starts from them before they are admitted."""
-
-    def __init__(self) -> None:
-        self._rows: dict[str, tuple[StageState, dict[str, bytes]]] = {}
 
     def put(self, state: StageState, workspace: FileTree) -> StageState:
         """Lay a candidate on the desk, alone; returns it with the id that it would have."""
         named = state.model_copy(update={"workspace": workspace_digest(workspace)})
         named = named.model_copy(update={"state_id": named.content_id()})
-        self._rows = {named.state_id: (named, dict(workspace))}
+        self._states.clear()
+        self.add(named, workspace)
         return named
-
-    def get(self, state_id: str) -> StageState:
-        """The candidate."""
-        return self._row(state_id)[0]
-
-    def workspace(self, state_id: str) -> dict[str, bytes]:
-        """Its workspace."""
-        return dict(self._row(state_id)[1])
-
-    def sample(self, rng: np.random.Generator, **query: Any) -> StageState:
-        """Candidates are never drawn."""
-        raise BankError("Candidates of a build are started by id, never drawn.")
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-    def _row(self, state_id: str) -> tuple[StageState, dict[str, bytes]]:
-        if state_id not in self._rows:
-            raise BankError(f"No candidate {state_id!r} lies on the desk.")
-        return self._rows[state_id]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 
 from bat_env.bank.archive import MAX_ARCHIVE, ArchiveReport, read_archive, write_archive
 from bat_env.bank.blobs import BlobStore
+from bat_env.bank.books import Books
 from bat_env.bank.garbage import GarbageReport, Gate, collect
 from bat_env.bank.index import READABLE, Index
 from bat_env.bank.rows import (
@@ -37,14 +38,13 @@ from bat_env.bank.state import (
     StageState,
     Transcript,
     canonical,
-    digest_of,
     workspace_manifest,
 )
-from bat_env.bank.status import BankStatus, VerifyReport
+from bat_env.bank.status import VerifyReport
 from bat_env.errors import BankError
 from bat_env.sandbox.base import FileTree
 from bat_env.sandbox.stored import StoredFiles
-from bat_env.stages import OUTCOMES, Stage
+from bat_env.stages import Stage
 
 
 def default_bank_path() -> Path:
@@ -64,7 +64,7 @@ class _Row:
     cell: tuple[str, str, str]
 
 
-class Bank:
+class Bank(Books):
     """A Stage Bank. Thread-safe; a child process may use it after a fork.
 
     Attributes:
@@ -73,10 +73,9 @@ class Bank:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path, Index(path))
         self.blobs = BlobStore(path / "objects")
         self.warnings: Counter[str] = Counter()
-        self._index = Index(path)
         self._reader = Reader(path, self._index, self.blobs)
         self._gate = Gate()
 
@@ -326,19 +325,7 @@ class Bank:
         rows = self._index.rows("SELECT id, digest, task FROM demos ORDER BY id")
         return [(row[0], row[1], row[2]) for row in rows]
 
-    # ------------------------------------------------------------------------- jobs, meta, status
-
-    def jobs(self) -> dict[str, tuple[str, dict[str, Any]]]:
-        """Finished build jobs: id -> (status, detail). What a resumed build need not do again."""
-        rows = self._index.rows("SELECT id, status, detail FROM jobs ORDER BY id")
-        return {row[0]: (row[1], json.loads(row[2])) for row in rows}
-
-    def finish_job(self, job_id: str, status: str, detail: Mapping[str, Any]) -> None:
-        """Record a build job as finished, after everything it made was added."""
-        self._index.write(
-            "INSERT OR REPLACE INTO jobs VALUES (?,?,?)",
-            (job_id, status, canonical(dict(detail)).decode()),
-        )
+    # ------------------------------------------------------------------------------------- upkeep
 
     def retire(self, row_id: str) -> None:
         """Take a state or a demonstration out of the bank; :meth:`collect` frees its contents."""
@@ -348,50 +335,6 @@ class Bank:
                 ("DELETE FROM demos WHERE id=?", (row_id,)),
             ]
         )
-
-    def set_meta(self, key: str, value: Any) -> None:
-        """Store a JSON-able fact about the bank, for example the frozen demonstration mixture."""
-        self._index.write(
-            "INSERT OR REPLACE INTO meta VALUES (?,?)", (f"x-{key}", canonical(value).decode())
-        )
-
-    def meta(self, key: str) -> Any:
-        """A fact stored by :meth:`set_meta`, or ``None``."""
-        rows = self._index.rows("SELECT value FROM meta WHERE key=?", (f"x-{key}",))
-        return json.loads(rows[0][0]) if rows else None
-
-    def demonstrations_digest(self) -> str:
-        """Names the set of demonstrations, so that a mixture stays frozen."""
-        rows = self._index.rows("SELECT id FROM demos ORDER BY id")
-        return digest_of(["demonstrations", [row[0] for row in rows]])
-
-    def digest(self) -> str:
-        """Names the whole content: states and demonstrations."""
-        rows = self._index.rows("SELECT id FROM states ORDER BY id")
-        return digest_of(["bank", [row[0] for row in rows], self.demonstrations_digest()])
-
-    def status(self) -> BankStatus:
-        """Counts for people: the grid, demonstrations, jobs, reasons of rejection."""
-        grid: dict[str, dict[str, dict[str, int]]] = {}
-        for track, focus, outcome, count in self._index.rows(
-            "SELECT track, focus, outcome, count(*) FROM states GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
-        ):
-            empty = {stage.name: dict.fromkeys(OUTCOMES, 0) for stage in Stage}
-            grid.setdefault(track, empty)[focus][outcome] = count
-        jobs = list(self.jobs().values())
-        reasons = Counter(str(d.get("reason", "unknown")) for s, d in jobs if s == "rejected")
-        return BankStatus(
-            grid=grid,
-            demonstrations=dict(
-                self._index.rows("SELECT focus, count(*) FROM demos GROUP BY 1 ORDER BY 1")
-            ),
-            jobs=dict(sorted(Counter(status for status, _ in jobs).items())),
-            rejections=dict(sorted(reasons.items())),
-            digest=self.digest(),
-            bytes_on_disk=sum(p.stat().st_size for p in self.path.rglob("*") if p.is_file()),
-        )
-
-    # ------------------------------------------------------------------------------------- upkeep
 
     def collect(self) -> GarbageReport:
         """Delete the blobs that no row names, and what killed writers left.

@@ -13,7 +13,7 @@ from .base import (
     Manifest,
     Sandbox,
 )
-from .pool import SandboxPool, shared_pool
+from .pool import SandboxPool, interrupt_cells, shared_pool
 from .registry import backend_name, backend_names, make_sandbox, resolve_backend
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "SandboxPool",
     "backend_name",
     "backend_names",
+    "interrupt_cells",
     "make_sandbox",
     "resolve_backend",
     "shared_pool",

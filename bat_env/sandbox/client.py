@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from bat_env.errors import SandboxDiedError, SandboxError
+from bat_env.errors import SandboxDiedError, SandboxError, SandboxInterruptedError
 
 from . import replies
 from .worker import wire
@@ -50,10 +50,12 @@ class _Box:
     Attributes:
         room: Bytes that may still come. The reader enforces it, so that a worker that talks without
             end costs the host no more memory than the longest honest answer.
+        interrupted: Whether the host gave the request up.
     """
 
     def __init__(self, room: int) -> None:
         self.room = room
+        self.interrupted = False
         self._frames: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
         self.put = self._frames.put
         self.get = self._frames.get
@@ -80,6 +82,7 @@ class WorkerClient:
         self._dead = ""
         self._babble = ""
         self._running = 0
+        self._cells: dict[int, str] = {}
         self._abandoned = False
         _clients.add(self)
         self._reader = threading.Thread(target=self._read, name=f"bat-{name}", daemon=True)
@@ -157,6 +160,8 @@ class WorkerClient:
             self._die(reason)
             raise SandboxError(f"The {self.name} sandbox worker hangs: {reason}.") from None
         if reply is None:
+            if box.interrupted:
+                raise SandboxInterruptedError(f"The {op!r} in a {self.name} sandbox was ended.")
             raise self._death(op, began)
         header, _ = reply
         if not header.get("more") or "error" in header:
@@ -200,6 +205,17 @@ class WorkerClient:
             self._die(str(error))
             raise self._death(str(header["op"])) from None
 
+    def interrupt(self, sid: str) -> None:
+        """End the wait for a session's cell, from any thread; the session's end ends the cell.
+
+        The waiting thread gets a :class:`~bat_env.errors.SandboxInterruptedError`.
+        """
+        for number, session in list(self._cells.items()):
+            box = self._inbox.get(number)
+            if session == sid and box is not None:
+                box.interrupted = True
+                box.put(None)
+
     def request(
         self,
         header: dict[str, Any],
@@ -226,6 +242,8 @@ class WorkerClient:
         runs = header["op"] == "run"
         with self._lock:
             self._running += runs
+        if runs:
+            self._cells[number] = str(header["sid"])
         try:
             self.send({"id": number, **header}, blobs)
             patience = timeout_s
@@ -243,6 +261,7 @@ class WorkerClient:
             raise self.accuse(str(header["op"]), error) from error
         finally:
             del self._inbox[number]
+            self._cells.pop(number, None)
             with self._lock:
                 self._stray += max(0, box.room)
                 self._running -= runs

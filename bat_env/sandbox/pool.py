@@ -228,10 +228,10 @@ class SandboxPool:
                 if idle is None:
                     now = time.monotonic()
                     if now >= deadline:
-                        raise SandboxError(self._refusal(now - ticket.since))
+                        raise SandboxError(self._refusal(ticket, now - ticket.since))
                     if not warned and now - ticket.since > _WARN_S:
                         warned = True
-                        _log.warning("Waiting for a sandbox: %s", self._situation())
+                        _log.warning("Waiting for a sandbox: %s", self._situation(ticket))
                     # The memory of other processes changes without a notice.
                     self._changed.wait(min(deadline - now, _POLL_S))
                     continue
@@ -267,24 +267,39 @@ class SandboxPool:
         asker.join(self.ping_s)
         return answered.is_set()
 
-    def _situation(self) -> str:
+    def _reason(self, ticket: Ticket) -> str:
+        """What an asker waits for, and only that."""
+        budget = self._budget
+        if budget.covered(ticket):
+            return f"a {self.backend} sandbox is being started for it"
+        if not budget.next_in_line(ticket):
+            return f"{budget.tickets.index(ticket)} asked before"
+        promised = (
+            f"{budget.used_mb} of {budget.total_mb} MiB are promised ({budget.source}), one "
+            f"{self.backend} sandbox counts {self.need_mb} MiB"
+        )
+        if budget.short(self.need_mb):
+            return f"the machine itself is short of memory; {promised}"
+        return promised
+
+    def _situation(self, ticket: Ticket) -> str:
         budget, now = self._budget, time.monotonic()
         leases = [lease for pool in budget.pools for lease in pool._leased.values()]
         held = [f"{lease.holder} for {now - lease.since:.0f} s" for lease in leases]
         more = f" and {len(held) - 8} more" if len(held) > 8 else ""
-        text = (
-            f"{budget.used_mb} of {budget.total_mb} MiB are promised ({budget.source}), one "
-            f"{self.backend} sandbox counts {self.need_mb} MiB; {len(leases)} on lease"
-        )
-        if budget.short(self.need_mb):
-            text += "; the machine itself is short of memory"
+        text = f"{self._reason(ticket)}; {len(leases)} on lease"
         return f"{text}: {', '.join(held[:8])}{more}" if held else text
 
-    def _refusal(self, waited_s: float) -> str:
+    def _refusal(self, ticket: Ticket, waited_s: float) -> str:
+        advice = "look at what holds the sandbox up (`bat-env sandbox check`)"
+        if not self._budget.covered(ticket):
+            advice = (
+                "run fewer environments at once or close() those that are done, lower the sandbox "
+                f"limits, or raise the bound ({VARIABLE}, MiB) if the machine has the memory"
+            )
         return (
-            f"Expected a free sandbox, but none came in {waited_s:.0f} s: {self._situation()}. "
-            "Run fewer environments at once or close() those that are done, lower the sandbox "
-            f"limits, or raise the bound ({VARIABLE}, MiB) if the machine has the memory."
+            f"Expected a free sandbox, but none came in {waited_s:.0f} s: "
+            f"{self._situation(ticket)}. To go on, {advice}."
         )
 
     def release(self, sandbox: Sandbox) -> None:
@@ -392,6 +407,21 @@ def shared_pool(
         if pool is None or pool._closed:
             pool = _shared[key] = SandboxPool(key[1], key[2], 2 if size is None else size)
         return pool
+
+
+def interrupt_cells() -> None:
+    """End every cell that runs now in a leased sandbox of this process: somebody asked to stop.
+
+    Their callers get a :class:`~bat_env.errors.SandboxInterruptedError`. What runs in a backend
+    without ``interrupt()`` comes to its own end.
+    """
+    for pool in list(_pools):
+        with pool._changed:
+            leased = [lease.sandbox for lease in pool._leased.values()]
+        for sandbox in leased:
+            interrupt = getattr(sandbox, "interrupt", None)
+            if interrupt is not None:
+                interrupt()
 
 
 def close_pools() -> None:

@@ -97,8 +97,7 @@ def _at_exit() -> None:
         return
     from .docker import connect
 
-    with contextlib.suppress(Exception):
-        client = connect(timeout_s=20.0)
+    with contextlib.suppress(Exception), contextlib.closing(connect(timeout_s=20.0)) as client:
         for container in mine:
             with contextlib.suppress(Exception):
                 client.api.remove_container(container, force=True)

@@ -177,6 +177,16 @@ class WorkerSandbox:
         except wire.WireError as error:
             raise worker.accuse("run", error) from error
 
+    def interrupt(self) -> None:
+        """End the cell that runs, if one does; the only method that another thread may call.
+
+        :meth:`run` raises :class:`~bat_env.errors.SandboxInterruptedError` at once; the cell's
+        processes end with the next :meth:`reset` or :meth:`close`.
+        """
+        client = self._client
+        if client is not None:
+            client.interrupt(self._sid)
+
     def manifest(self) -> Manifest:
         """The workspace now."""
         worker = self.worker

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
+from bat_env.bank.memory import States
 from bat_env.bank.state import StageState
 from bat_env.env import AutoMedEnv
-from bat_env.errors import BankError
 from bat_env.sandbox.base import CellResult
 from bat_env.stages import Stage
 from bat_env.task_rules.cpu import tree_cpu_s
@@ -42,32 +40,6 @@ class Played:
     notes: str
     cpu_s: float | None
     check: CellResult | None = None
-
-
-class States:
-    """Start states in memory, in place of a Stage Bank."""
-
-    def __init__(self) -> None:
-        self._states: dict[str, tuple[StageState, dict[str, bytes]]] = {}
-
-    def add(self, state: StageState, files: Mapping[str, bytes]) -> None:
-        """Keep a state with its workspace."""
-        self._states[state.state_id] = (state, dict(files))
-
-    def get(self, state_id: str) -> StageState:
-        """The state with this id."""
-        return self._states[state_id][0]
-
-    def workspace(self, state_id: str) -> dict[str, bytes]:
-        """Its files, workspace-relative."""
-        return dict(self._states[state_id][1])
-
-    def sample(self, rng: np.random.Generator, **query: Any) -> StageState:
-        """States are named here, never drawn."""
-        raise BankError("These states are taken by their id only; name a state_id.")
-
-    def close(self) -> None:
-        """There is nothing to free."""
 
 
 class Player:

@@ -69,6 +69,8 @@ def test_eval_prints_exactly_one_json_object() -> None:
         ("eval --agent nop --repeats x", "expected an integer for --repeats, got 'x'; give"),
         ("eval --agnt nop", "got '--agnt'; did you mean '--agent'"),
         ("eval", "expected --agent, got none; give --agent"),
+        ("eval --agent= --suite seg-mini", "expected --agent, got an empty one"),
+        ("eval --harness= --suite seg-mini", "came an empty one"),
         ("eval --agent", "expected a value for --agent, got none"),
         ("eval --agent nop --json=1", "expected no value for --json"),
         ("status a b", "expected no further argument, got 'b'"),
@@ -165,6 +167,33 @@ def test_a_module_that_ends_the_process_is_refused(tmp_path: Path) -> None:
     assert "leaves.py" in done.stderr and "SystemExit" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        ("os._exit(0)", "exit status 0"),
+        ("os.execv('/bin/true', ['true'])", "exit status 0"),
+        ("os.kill(os.getpid(), 9)", "signal SIGKILL"),
+    ],
+)
+def test_an_agent_that_ends_the_process_is_noticed(end: str, how: str, tmp_path: Path) -> None:
+    (tmp_path / "gone.py").write_text(
+        "import os\n"
+        "class Gone:\n"
+        "    def reset(self, observation, info):\n"
+        f"        {end}\n"
+        "    def act(self, observation):\n"
+        "        return {}\n"
+    )
+    command = "eval --agent gone:Gone --suite seg-mini --repeats 1 --sandbox local --json"
+    done = run(*command.split(), cwd=tmp_path)
+    assert done.returncode == 1 and done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert last == (
+        f"bat-agent: code of agent gone:Gone ended the process ({how}): no scores. "
+        "Nothing was kept."
+    )
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_in_one_line(number: int, code: int, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
@@ -175,7 +204,7 @@ def test_a_signal_ends_in_one_line(number: int, code: int, tmp_path: Path) -> No
         "        time.sleep(1)\n"
         "    def act(self, observation):\n"
         "        with open('acts', 'a') as file: file.write('a')\n"
-        "        code = {'language': 'bash', 'code': 'sleep 0.5'}\n"
+        "        code = {'language': 'bash', 'code': 'sleep 100'}\n"
         "        return {'name': 'execute_code', 'arguments': code}\n"
     )
     command = "eval --agent slow:Slow --suite seg-mini --workers 1 --sandbox local"
@@ -197,14 +226,26 @@ def test_a_signal_ends_in_one_line(number: int, code: int, tmp_path: Path) -> No
     while not acts.exists():
         assert process.poll() is None and time.monotonic() < until
         time.sleep(0.01)
+    pressed = time.monotonic()
     process.send_signal(number)
     before = len(acts.read_text())
     out, err = process.communicate(timeout=120)
-    # The cell that runs comes to its end, the episode does not: it would take 23.
-    assert len(acts.read_text()) <= before + 2
+    # Neither the cell that runs comes to its end, nor the episode: it would take 23.
+    assert len(acts.read_text()) <= before + 1
+    assert time.monotonic() - pressed < 60
     assert process.returncode == code, err
     assert out == "" and err.splitlines()[-1].startswith("bat-agent: interrupted"), err
     assert "Traceback" not in err
+
+
+def test_two_evaluations_into_one_file_are_refused(tmp_path: Path) -> None:
+    from bat_agent.files import locked
+
+    command = "eval --agent nop --suite seg-mini --repeats 1 --sandbox local --out all.json"
+    with locked(tmp_path / ".all.json.lock"):
+        done = run(*command.split(), cwd=tmp_path)
+    assert done.returncode == 2 and "Another process is working on" in done.stderr
+    assert "all.json" in done.stderr and not (tmp_path / "all.json").exists()
 
 
 def test_version_and_help() -> None:

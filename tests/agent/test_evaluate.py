@@ -12,11 +12,10 @@ from bat_agent.evaluate import (
     _player,
     check_request,
     evaluate,
-    plan_targets,
-    reset_spec,
 )
 from bat_agent.leaderboard import ABSENT, TRACKS, leaderboard_row
 from bat_agent.rollout import episodes
+from bat_agent.targets import plan_targets, reset_spec
 from bat_env.errors import ConfigError, SandboxError, TaskError, UnknownNameError
 from bat_env.task_rules.cpu import allowance, tree_cpu_s
 from bat_env.tasks import load_suite

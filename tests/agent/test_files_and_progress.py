@@ -72,6 +72,12 @@ def test_one_process_a_run(tmp_path: Path) -> None:
         pass
     with locked(tmp_path / "run.lock"):
         pass
+    with locked(lock, "the evaluation", keep=False):
+        refused = pytest.raises(ConfigError, match="working on the evaluation")
+        with refused, locked(lock, "the evaluation", keep=False):
+            pass
+        assert lock.exists()
+    assert not lock.exists()
 
 
 def test_time_left_follows_the_pace_and_ignores_what_was_on_disk(
@@ -95,6 +101,21 @@ def test_time_left_follows_the_pace_and_ignores_what_was_on_disk(
         assert progress.seconds_left() == 0.0
     shown = capsys.readouterr()
     assert shown.out == "" and "B: 50 % half" in shown.err and "left in all" in shown.err
+
+
+def test_no_time_is_told_before_it_is_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    phases = [Phase("eval", "Evaluate", 60.0, known=False)]
+    with RunProgress(phases) as progress, progress.phase("eval") as advance:
+        assert progress.seconds_left() is None
+        now += 50.0
+        advance(1, 4, "1/4 episodes")
+        assert progress.seconds_left() == pytest.approx(150.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["Evaluate ...", "  Evaluate: 25 % 1/4 episodes (2:30 left in all)"]
 
 
 def test_a_path_is_tried_and_left_as_it_was(tmp_path: Path) -> None:

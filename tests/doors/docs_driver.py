@@ -19,8 +19,9 @@ request = json.load(sys.stdin)
 root, out = Path(request["root"]), Path(request["out"])
 # Strictness is the command line's: it fails on any warning that was counted.
 counts = CountHandler()
-counts.setLevel(logging.WARNING)
-logging.getLogger("mkdocs").addHandler(counts)
+for handler in (counts, logging.StreamHandler()):
+    handler.setLevel(logging.WARNING)
+    logging.getLogger("mkdocs").addHandler(handler)
 config = load_config(str(root / "mkdocs.yml"), site_dir=str(out), strict=True)
 config.plugins.on_startup(command="build", dirty=False)
 build(config)

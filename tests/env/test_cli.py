@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import bat_env
 
 
@@ -64,3 +66,19 @@ def test_doctor_says_what_works_and_how_to_get_the_rest(tmp_path: Path) -> None:
     assert not checks["stage bank"]["ok"]
     assert "bat-env bank build" in checks["stage bank"]["advice"]
     assert all(row["ok"] or row["advice"] for row in checks.values())
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "row", "said"),
+    [
+        ("BAT_SANDBOX", "lokal", "sandbox auto", "Did you mean 'local'?"),
+        ("BAT_SANBOX", "local", "environment", "BAT_SANBOX is set, and means nothing here"),
+    ],
+)
+def test_doctor_sees_a_misspelt_variable(
+    variable: str, value: str, row: str, said: str, tmp_path: Path
+) -> None:
+    out = _run("doctor", "--json", BAT_BANK=str(tmp_path / "none"), **{variable: value})
+    found = {each["name"]: each for each in json.loads(out.stdout)["checks"]}[row]
+    assert not found["ok"] and said in found["found"] and found["advice"]
+    assert out.returncode == (1 if row == "sandbox auto" else 0)

@@ -129,7 +129,7 @@ class Stand:
             instance_digest=self.instance.digest,
         )
 
-    def workspace(self, state_id: str) -> dict[str, bytes]:
+    def files(self, state_id: str) -> dict[str, bytes]:
         if state_id in ("S3-recovery", "S2-ill"):
             return self.ill
         name, _, outcome = state_id.partition("-")
@@ -148,6 +148,9 @@ class Stand:
             and all(of.get(decision) is stage for decision in m.choices)
         )
         return self._left_by(fault.choices, stage)
+
+    def cells(self, **query: Any) -> tuple[tuple[str, str, str], ...]:
+        return ()
 
     def sample(self, rng: np.random.Generator, **query: Any) -> StageState:
         return self.get(query["focus"].name)

@@ -13,12 +13,24 @@ from collections.abc import Callable
 
 import pytest
 
+from bat_env.errors import SandboxInterruptedError
 from bat_env.sandbox import CellResult, Sandbox
 from bat_env.sandbox.worker import proc
 
 Run = Callable[..., CellResult]
 
 EXIT_THREAD = {"x86_64": 60, "aarch64": 93}
+
+
+def test_a_cell_is_interrupted_from_another_thread(sandbox: Sandbox, bash: Run) -> None:
+    began = time.monotonic()
+    threading.Timer(0.5, sandbox.interrupt).start()  # type: ignore[attr-defined]
+    with pytest.raises(SandboxInterruptedError):
+        bash(sandbox, "echo x > begun; sleep 100; echo x > over", timeout_s=110.0)
+    assert time.monotonic() - began < 20
+    sandbox.interrupt()  # type: ignore[attr-defined]  # nothing runs: nothing happens
+    sandbox.reset({})
+    assert bash(sandbox, "ls").stdout == ""
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 255])

@@ -90,6 +90,20 @@ def test_a_bound_that_holds_is_explained(make_pool: MakePool) -> None:
     pool.release(two)
 
 
+def test_a_slow_start_is_not_laid_on_memory(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool, go = make_pool(bound=8), threading.Event()
+    start = pool._make
+    monkeypatch.setattr(pool, "_make", lambda: go.wait(20) and start())
+    pool.warm()
+    _until(lambda: pool.coming == 1)
+    with pytest.raises(SandboxError, match="is being started for it") as caught:
+        pool.acquire(timeout_s=0.2)
+    go.set()
+    assert "MiB" not in str(caught.value) and "memory" not in str(caught.value)
+
+
 def test_two_who_need_two_each_do_not_block(make_pool: MakePool) -> None:
     """As many environments as there is room for, all of which want to verify at once."""
     pool = make_pool(bound=3)

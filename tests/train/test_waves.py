@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +122,39 @@ def test_agents_run_in_threads() -> None:
     assert [r.reward for r in results] == [1.0] * 5 + [None]
     assert seen == [1, 2, 3, 4, 5, 6]
     assert results[0].turns == 4 and results[-1].status == "invalid"
+
+
+@pytest.fixture
+def ctrl_c(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Options of an episode whose cell sleeps; Ctrl-C comes once it does."""
+    # Whoever runs the tests in the background ignores SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    begun = tmp_path / "begun"
+
+    def press() -> None:
+        deadline = time.monotonic() + 60
+        while not begun.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    yield {"hang": str(begun)}
+    thread.join()
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("who", ["policy", "agent"])
+def test_ctrl_c_ends_the_cells_that_run(who: str, toy_start: Path, ctrl_c: dict[str, str]) -> None:
+    specs = [ResetSpec(toy_chain.ENV_ID, seed, ctrl_c) for seed in (300, 301, 302)]
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        if who == "policy":
+            run_policy(load_policy(toy_start), specs, temperature=0.0, seed=0, env_threads=2)
+        else:
+            run_agent(Painter, specs, workers=2)
+    assert time.monotonic() - began < 60  # a cell would take 100 s
 
 
 def test_presets_share_one_schema() -> None:

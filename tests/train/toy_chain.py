@@ -6,12 +6,14 @@ Each turn names a colour; painting it is right and earns ``1 / length``. The kno
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from bat_env.errors import SandboxError
+from bat_env.sandbox import Cell, Limits, shared_pool
 from bat_env.spaces import ToolCall, Unicode
 
 COLOURS = ("red", "green", "blue", "black")
@@ -25,7 +27,7 @@ def cell(colour: str) -> dict[str, Any]:
 
 class ToyChain(gym.Env[dict[str, Any], Any]):
     """Options: ``fail_at`` (turn that dies of infrastructure), ``fails`` (how often in all),
-    ``drift`` (resets differ: a broken environment)."""
+    ``drift`` (resets differ: a broken environment), ``hang`` (a step is a cell that sleeps)."""
 
     failures = 0
     resets = 0
@@ -57,6 +59,11 @@ class ToyChain(gym.Env[dict[str, Any], Any]):
         if self.turn == self.options.get("fail_at") and type(self).failures < self.options["fails"]:
             type(self).failures += 1
             raise SandboxError("the toy sandbox died, as asked")
+        if self.options.get("hang"):
+            limits = Limits(memory_mb=512, workspace_mb=16, tmp_mb=8)
+            with shared_pool("local", limits, 1).lease() as sandbox:
+                Path(self.options["hang"]).touch()
+                sandbox.run(Cell("bash", "sleep 100"))
         self.turn += 1
         code = action["arguments"].get("code", "") if isinstance(action, dict) else ""
         right = code == cell(self.goal[self.done])["arguments"]["code"]
