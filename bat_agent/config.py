@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bat_agent.curriculum.rounds import COMPOSITION, Pool
+from bat_agent.curriculum.router import Rule
 from bat_agent.files import check_folder, digest_of, read_json, write_json
 from bat_agent.presets import Preset
 from bat_env.errors import ConfigError
@@ -59,6 +60,7 @@ class RunConfig(_Config):
         default_factory=lambda: dict(COMPOSITION),
         description="Groups of a batch from each pool; eight together.",
     )
+    router: Rule = Field("lowest", description="How a round's target stage is chosen.")
     controller: SuiteSettings = SuiteSettings(suite="lite-mini-controller")
     final: SuiteSettings = SuiteSettings(suite="lite-mini")
     log_to: tuple[str, ...] = Field((), description="Trackers that are told of every update.")
@@ -70,6 +72,8 @@ class RunConfig(_Config):
         value = self.model_dump(mode="json", exclude=set(_FREE))
         if self.pools == COMPOSITION:
             del value["pools"]  # As in runs from before there was a choice.
+        if self.router == "lowest":
+            del value["router"]
         return digest_of(value)
 
     def claim(self, run: Path) -> RunConfig:

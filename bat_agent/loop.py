@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from bat_agent.curriculum.fallback import fallback_reason
 from bat_agent.curriculum.gate import GateResult, TrainingHealth, gate
 from bat_agent.curriculum.rounds import COMPOSITION, Pool, RoundPlan, StateRow, plan_round
-from bat_agent.curriculum.router import route
+from bat_agent.curriculum.router import Rule, route
 from bat_agent.curriculum.scores import ControllerScores
 from bat_agent.curriculum.teacher import best_so_far, detect_shift, round_report
 from bat_agent.evaluation import Evaluation
@@ -80,6 +80,7 @@ class Loop:
         steps_per_round: Updates of a round.
         start: The supervised checkpoint, inside ``run``.
         pools: Groups of a batch from each pool.
+        router: How the target stage is chosen.
         on_phase: Called with (round, phase) as each phase begins.
     """
 
@@ -94,6 +95,7 @@ class Loop:
         steps_per_round: int,
         start: Path,
         pools: Mapping[Pool, int] = COMPOSITION,
+        router: Rule = "lowest",
         on_phase: Callable[[int, str], None] | None = None,
     ) -> None:
         self.run_dir = run
@@ -104,6 +106,7 @@ class Loop:
         self.steps = steps_per_round
         self.start = start
         self.pools = pools
+        self.router = router
         self.on_phase = on_phase
 
     @property
@@ -162,7 +165,7 @@ class Loop:
             self.engine.states(),
             round_id=state.round,
             seed=self.seed,
-            target=route(scores, held),
+            target=route(scores, held, self.router),
             steps=self.steps,
             composition=self.pools,
         )

@@ -16,7 +16,7 @@ from bat_agent import __version__
 from bat_agent.agents.base import AgentSource, load_agent
 from bat_agent.config import RunConfig
 from bat_agent.engine import BatEngine
-from bat_agent.evaluate import evaluate, plan_targets, reset_spec
+from bat_agent.evaluate import evaluate
 from bat_agent.evaluation import Evaluation
 from bat_agent.files import derived_seed, locked, read_json, write_json
 from bat_agent.loop import Loop
@@ -25,6 +25,7 @@ from bat_agent.policy.checkpoint import SEAL
 from bat_agent.progress import Advance, JobCount, Phase, RunProgress
 from bat_agent.report.collect import RESULTS_SCHEMA
 from bat_agent.run_log import RunLog, check_trackers
+from bat_agent.targets import plan_targets, reset_spec
 from bat_agent.usage import Usage
 from bat_env.disk import named_if_full
 from bat_env.errors import ConfigError
@@ -218,6 +219,7 @@ class Pipeline:
                 steps_per_round=self.config.preset.grpo.steps_per_round,
                 start=sft,
                 pools=self.config.pools,
+                router=self.config.router,
                 on_phase=on_phase,
             ).run()
 

@@ -5,12 +5,14 @@ import json
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 import bat_agent.files
 from bat_agent.curriculum import RoundPlan, StateRow, TrainingHealth
+from bat_agent.curriculum.router import Rule
+from bat_agent.demo import demo_config
 from bat_agent.evaluation import CellScore, Evaluation
 from bat_agent.files import write_json
 from bat_agent.loop import Loop, Trained
@@ -189,6 +191,23 @@ def test_the_mix_of_pools_is_a_setting(tmp_path: Path) -> None:
     plan = json.loads((tmp_path / "rounds/0001/plan.json").read_text())
     assert {draw["state"]["focus"] for draw in plan["draws"]} == {"E2E"}
     assert len(plan["draws"]) == 16
+
+
+def test_the_rule_of_the_target_is_a_setting(tmp_path: Path) -> None:
+    targets = {}
+    skills = {"S1": 0.8, "S2": 0.7, "S3": 0.25, "S4": 0.22, "S5": 0.1}
+    for rule in get_args(Rule):
+        write_json(tmp_path / rule / "sft" / "skills.json", {"skills": skills})
+        loop = make_loop(tmp_path / rule, ArithmeticEngine(), rounds=1)
+        loop.router = rule
+        loop.run()
+        targets[rule] = json.loads((tmp_path / rule / "rounds/0001/plan.json").read_text())[
+            "target"
+        ]
+    assert targets == {"lowest": "S5", "bottleneck": "S3"}
+    config = demo_config(rounds=1, backend="local")
+    other = config.model_copy(update={"router": "bottleneck"})
+    assert other.digest != config.digest == config.model_copy(update={"rounds": 2}).digest
 
 
 def test_more_rounds_continue_a_finished_run(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from bat_agent.curriculum import (
     route,
 )
 from bat_agent.curriculum.fallback import consecutive_drops
+from bat_agent.curriculum.router import kept
 from bat_env.errors import BankError, ConfigError
 from bat_env.stages import OUTCOMES, Stage
 
@@ -82,6 +83,24 @@ def test_router_after_a_held_gate_takes_the_largest_regression() -> None:
     assert route(current, make(S1=0.1, S3=0.3, S5=0.4)) is Stage.S3
     assert route(current, make(S1=0.2, S3=0.6)) is Stage.S1  # nothing got worse
     assert route(current, make(S1=0.1, S2=0.25, S5=0.25)) is Stage.S2  # tie
+
+
+def test_router_by_bottleneck_takes_the_stage_that_keeps_least_of_the_one_before() -> None:
+    """Whole workflows: what S3 breaks, S4 and S5 cannot mend, and theirs is the lowest score."""
+    broken = make(S1=0.8, S2=0.6, S3=0.15, S4=0.12, S5=0.1)
+    assert route(broken) is Stage.S5
+    assert route(broken, rule="bottleneck") is Stage.S3
+    assert kept(broken) == pytest.approx(
+        {"S1": 0.8, "S2": 0.75, "S3": 0.25, "S4": 0.8, "S5": 0.1 / 0.12}
+    )
+    # Nothing reaches S4: that says nothing of S5. A stage may also do better than the one before.
+    assert kept(make(S1=0.9, S2=0.5, S3=0.01, S4=0.0, S5=0.0))["S4"] == 1.0
+    assert kept(make(S1=0.2, S2=0.9, S3=0.9, S4=0.9, S5=0.9))["S2"] == 1.0
+    assert route(make(S1=0.0, S2=0.0, S3=0.0, S4=0.0, S5=0.0), rule="bottleneck") is Stage.S1
+    # What kept a candidate from promotion goes first under either rule.
+    assert route(broken, replace(broken, stages={**broken.stages, "S2": 0.3}), "bottleneck") is (
+        Stage.S2
+    )
 
 
 def test_gate_promotes_equal_scores_and_names_each_failed_check() -> None:

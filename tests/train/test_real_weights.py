@@ -117,9 +117,7 @@ def test_it_plays_a_held_out_episode(start: Path, tmp_path: Path) -> None:
     assert read_trajectory(trajectory)
 
 
-def test_one_grpo_step(
-    start: Path, preset: Preset, specs: list[ResetSpec], tmp_path: Path
-) -> None:
+def test_one_grpo_step(start: Path, preset: Preset, specs: list[ResetSpec], tmp_path: Path) -> None:
     began = time.perf_counter()
     final = train_grpo(start, [specs], tmp_path / "round", preset, seed=3)
     wall = time.perf_counter() - began
