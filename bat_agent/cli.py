@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from bat_agent import __version__, leaving
 from bat_agent.eval_cli import eval_command
 from bat_env import command_line
+from bat_env.plain import visible
+from bat_env.terminal import Terminal
 
 app = typer.Typer(
     name="bat-agent",
@@ -32,6 +33,7 @@ Backend = Annotated[str, typer.Option(help="Sandbox: auto, docker, local or proc
 LogTo = Annotated[
     str, typer.Option(help="tensorboard, trackio, or both with a comma; metrics.jsonl always.")
 ]
+Suite = Annotated[str, typer.Option(help="lite: a task of each track; seg: the kidney task.")]
 Run = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
 
 
@@ -67,7 +69,7 @@ def _tell_unscored(evaluation: Any) -> None:
         message = f"agent {evaluation.agent} raised in {where}: {reason}; {share}; see --debug"
     else:
         message = f"{share}; the first: {reason or 'the grader gave none'}"
-    print(f"bat-agent: {message}", file=sys.stderr)
+    print(f"bat-agent: {visible(message)}", file=sys.stderr)
     if broken or len(unscored) == len(evaluation.cells):
         raise typer.Exit(1)
 
@@ -86,10 +88,10 @@ def _print_scores(evaluation: Any, summary: dict[str, Any]) -> None:
             "-" if mean is None else f"{mean:.3f}",
             "" if bounds is None else f"{bounds[0]:.3f} .. {bounds[1]:.3f}",
         )
-    console = Console()
+    console = Terminal()
     console.print(table)
     # As wide as it must be: a row that is cut in two is no row.
-    wide = Console(width=max(console.width, LEADERBOARD_WIDTH))
+    wide = Terminal(width=max(console.width, LEADERBOARD_WIDTH))
     wide.print(leaderboard([summary], f"Leaderboard row, {evaluation.target} (scores x 100)"))
     console.print(
         f"{summary['episodes']} episodes, {summary['invalid']} invalid, {summary['seconds']:.0f} s"
@@ -107,16 +109,16 @@ def demo(
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
     """Train an agent, score it before and after, write the report. Safe to interrupt and rerun."""
-    from bat_agent.demo import ROUNDS, demo_config
+    from bat_agent.demo import demo_config
 
-    number = ROUNDS if rounds is None else rounds
-    _train(out, demo_config(seed=seed, rounds=number, backend=backend), quiet)
+    _train(out, demo_config(seed=seed, rounds=rounds, backend=backend), quiet)
 
 
 @app.command()
 def train(
     out: Annotated[Path, typer.Option(help="Folder of the run.")],
     preset: Annotated[str, typer.Option(help="Recipe: a name or a JSON file.")] = "tiny-cpu",
+    suite: Suite = "lite",
     rounds: Annotated[int, typer.Option(help="BiCuRL rounds.")] = 10,
     seed: Annotated[int, typer.Option(help="Of everything.")] = 0,
     backend: Backend = "auto",
@@ -124,11 +126,11 @@ def train(
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
     """Run BiCuRL with a preset: bank, supervised start, rounds, final evaluation, report."""
-    from bat_agent.demo import demo_config
+    from bat_agent.scopes import run_config
 
-    title = f"BiCuRL, {preset}, {rounds} rounds"
-    config = demo_config(
-        seed=seed, rounds=rounds, steps=None, backend=backend, preset=preset, title=title
+    title = f"BiCuRL, {preset}, {suite}, {rounds} rounds"
+    config = run_config(
+        suite, title=title, seed=seed, rounds=rounds, backend=backend, preset=preset
     )
     _train(out, _logging(config, log_to), quiet)
 
@@ -171,13 +173,13 @@ def status(
     from bat_agent.status import status as read_status
 
     if live and not as_json:
-        watch(run, every_s, Console())
+        watch(run, every_s, Terminal())
         return
     value = read_status(run)
     if as_json:
         print(json.dumps(value))
     else:
-        Console().print(status_table(value) if value["history"] else no_rounds(value))
+        Terminal().print(status_table(value) if value["history"] else no_rounds(value))
 
 
 @app.command()
@@ -231,32 +233,31 @@ def learn(
         str, typer.Option(help="headline, mixes, all, or names with commas between them.")
     ] = "headline",
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 3,
-    rounds: Annotated[int, typer.Option(help="Rounds of every arm that trains.")] = 2,
-    steps: Annotated[
-        int | None, typer.Option(help="Updates of a round; default: the demo's.")
+    suite: Suite = "lite",
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of every arm that trains; default: the suite's.")
     ] = None,
-    suite: Annotated[str, typer.Option(help="seg: one task; lite: all tasks.")] = "seg",
+    steps: Annotated[
+        int | None, typer.Option(help="Updates of a round; default: the suite's.")
+    ] = None,
     preset: Annotated[str, typer.Option(help="Recipe: a name or a JSON file.")] = "tiny-cpu",
     backend: Backend = "auto",
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
     """Compare ways of training at equal rollout budgets, over seeds. Safe to rerun."""
-    from bat_agent.demo import STEPS
     from bat_agent.study import Study, parse_arms, study_config
 
-    config = study_config(
-        rounds=rounds, steps=steps or STEPS, suite=suite, backend=backend, preset=preset
-    )
+    config = study_config(suite, rounds=rounds, steps=steps, backend=backend, preset=preset)
     command = shlex.join(["bat-agent", *sys.argv[1:]])
     study = Study(
         runs, out, config, arms=parse_arms(arms), seeds=seeds, command=command, quiet=quiet
     )
     document = study.run(None if quiet else lambda text: print(f"== {text}", file=sys.stderr))
-    _print_study(document, Console())
+    _print_study(document, Terminal())
     print(out)
 
 
-def _print_study(document: dict[str, Any], console: Console) -> None:
+def _print_study(document: dict[str, Any], console: Terminal) -> None:
     from bat_agent.study import ARMS
 
     table = Table(title="Held-out Overall, 95 % intervals over seeds", title_justify="left")
@@ -302,9 +303,9 @@ def _train(out: Path, config: Any, quiet: bool) -> None:
             *(_with_bounds(summary, name) for name in ("overall", "agentic", "task")),
             "" if greedy is None else _with_bounds(greedy.summary(), "overall"),
         )
-    console = Console()
+    console = Terminal()
     if not console.is_terminal:
-        console = Console(width=110)  # a log file has no width to fit into
+        console = Terminal(width=110)  # a log file has no width to fit into
     console.print(table)
     for which, interval in results.differences.items():
         if interval is not None:

@@ -152,7 +152,7 @@ _TINY_CPU: Final = Preset(
     name="tiny-cpu",
     model=ModelSettings(tiny=TinyModelConfig(), codec="line", dtype="float32"),
     rollout=RolloutSettings(
-        max_turn_tokens=96, max_completion_tokens=768, max_prompt_tokens=1024, max_live=16
+        max_turn_tokens=96, max_completion_tokens=768, max_prompt_tokens=1400, max_live=16
     ),
     sft=SftSettings(
         learning_rate=7e-3,

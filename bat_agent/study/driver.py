@@ -10,16 +10,16 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from bat_agent.agents.base import AgentSource
-from bat_agent.config import RunConfig, SuiteSettings
-from bat_agent.demo import demo_config
+from bat_agent.config import RunConfig
 from bat_agent.evaluation import Evaluation
 from bat_agent.files import check_file, check_folder, locked, read_json, write_json
 from bat_agent.pipeline import Pipeline
 from bat_agent.presets import Preset
 from bat_agent.progress import RunProgress
+from bat_agent.scopes import SCOPES, run_config
 from bat_agent.study.arms import Arm
 from bat_agent.study.audit import audit
 from bat_agent.study.results import ROW_SCHEMA, row_of, write_results
@@ -32,36 +32,29 @@ Tell = Callable[[str], None]
 
 
 def study_config(
+    suite: str = "lite",
     *,
-    rounds: int,
+    rounds: int | None = None,
     steps: int | None = None,
-    suite: Literal["seg", "lite"] | str = "seg",
     backend: str = "auto",
     preset: str | Path | Preset = "tiny-cpu",
 ) -> RunConfig:
     """Settings that all arms and seeds begin from.
 
     Args:
-        rounds: Rounds of every arm that trains.
-        steps: Updates of a round; those of the preset if ``None``.
-        suite: ``"seg"``: the demo's task; ``"lite"``: every task found, scored on ``lite-mini``.
+        suite: ``"seg"``: the demo's task; ``"lite"``: one task of each track.
+        rounds: Rounds of every arm that trains; the suite's if ``None``.
+        steps: Updates of a round; the suite's if ``None``.
         backend: Sandbox backend.
         preset: Recipe.
 
     Raises:
-        ConfigError: If there is no such suite.
+        UnknownNameError: If there is no such suite.
     """
-    config = demo_config(rounds=rounds, steps=steps, backend=backend, preset=preset)
-    if suite == "seg":
-        return config
-    if suite != "lite":
-        raise ConfigError(f"Expected seg or lite as the study's suite, came {suite!r}.")
-    return config.model_copy(
-        update={
-            "bank": config.bank.model_copy(update={"tasks": None}),
-            "controller": SuiteSettings(suite="lite-mini-controller"),
-            "final": SuiteSettings(suite="lite-mini"),
-        }
+    if steps is None and suite in SCOPES:
+        steps = SCOPES[suite].steps
+    return run_config(
+        suite, title="study", rounds=rounds, steps=steps, backend=backend, preset=preset
     )
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bat_agent.demo import TASKS, demo_config
 from bat_agent.policy import make_codec
 from bat_agent.policy.tiny import Sample, train_tokenizer
 from bat_agent.presets import load_preset
+from bat_agent.scopes import SCOPES, run_config
 from bat_agent.sft import PROMPT_SHARE, check_prompts, tokenizer_samples
 from bat_env.errors import ConfigError
 from bat_env.stages import Stage
@@ -101,8 +101,18 @@ def test_a_brief_that_cannot_fit_is_refused_before_training() -> None:
         check_prompts([], rows, policy, most)
 
 
-def test_the_demo_practises_the_tasks_that_it_is_scored_on() -> None:
-    config = demo_config(backend="local")
-    assert config.bank.tasks == TASKS
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_run_practises_the_tasks_that_it_is_scored_on(scope: str) -> None:
+    config = run_config(scope, title="t", backend="local")
+    assert len(config.bank.tasks or ()) == {"seg": 1, "lite": 7}[scope]
     for settings in (config.controller, config.final):
-        assert {entry.task for entry in load_suite(settings.suite).entries} == set(TASKS)
+        tasks = {entry.task for entry in load_suite(settings.suite).entries}
+        assert tasks == set(config.bank.tasks or ())
+
+
+def test_a_recipe_of_ones_own_stays_as_it_is() -> None:
+    own = load_preset("tiny-cpu").updated(sft={"steps": 7})
+    assert run_config("lite", title="t", backend="local", preset=own).preset == own
+    usual = run_config("lite", title="t", backend="local").preset
+    assert usual.sft.steps == SCOPES["lite"].tiny_cpu["sft"]["steps"]
+    assert usual.grpo == load_preset("tiny-cpu").grpo

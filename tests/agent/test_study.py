@@ -82,9 +82,8 @@ def test_arms_are_named() -> None:
         parse_arms("bicurll")
     with pytest.raises(ConfigError, match="at least one"):
         parse_arms(" ,")
-    with pytest.raises(ConfigError, match="seg or lite"):
-        study_config(rounds=1, suite="lit", backend="local")
-    assert study_config(rounds=1, suite="lite", backend="local").bank.tasks is None
+    with pytest.raises(UnknownNameError, match="lite"):
+        study_config("lit", rounds=1, backend="local")
 
 
 def test_rows_become_tables_and_figures() -> None:
