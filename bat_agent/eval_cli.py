@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bat_env.episode_options import Backend, Tier, Trajectories
 from bat_env.errors import ConfigError
 
 PRICE_HELP = "US dollars for a million tokens, in and out: 0.5,1.5."
@@ -28,14 +29,14 @@ def eval_command(
     ] = None,
     temperature: Annotated[float, typer.Option(help="Sampling temperature of a policy.")] = 0.7,
     greedy: Annotated[bool, typer.Option(help="A policy takes its most likely token.")] = False,
-    tier: Annotated[str, typer.Option(help="lite, standard or pro.")] = "lite",
+    tier: Tier = "lite",
     workers: Annotated[int, typer.Option(help="Parallel episodes of a script.")] = 2,
-    sandbox: Annotated[str, typer.Option(help="Sandbox: auto, docker, local or process.")] = "auto",
+    sandbox: Backend = "auto",
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Also write every cell to this file; goes on where it was.")
     ] = None,
-    trajectories: Annotated[Path | None, typer.Option(help="Folder for the episodes.")] = None,
+    trajectories: Trajectories = None,
     model: Annotated[str | None, typer.Option(help="chat: name that the server knows.")] = None,
     base_url: Annotated[str | None, typer.Option(help="chat: http://HOST:PORT/v1.")] = None,
     api_key_env: Annotated[

@@ -12,7 +12,7 @@ from bat_env import __version__, command_line
 from bat_env.bank_cli import bank_app
 from bat_env.data_cli import data_app
 from bat_env.doctor_cli import doctor
-from bat_env.doors_cli import export_app, serve_openenv
+from bat_env.export_cli import export_app
 from bat_env.judge_cli import judge_app
 from bat_env.play_cli import play
 from bat_env.serve_cli import serve_app
@@ -35,7 +35,6 @@ app.add_typer(tasks_app, name="tasks")
 app.add_typer(data_app, name="data")
 app.add_typer(judge_app, name="judge")
 app.add_typer(serve_app, name="serve")
-serve_app.command("openenv")(serve_openenv)
 app.add_typer(export_app, name="export")
 app.command()(doctor)
 app.command("explain")(explain)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bat_env.command_line import INTERRUPTED
+from bat_env.episode_options import Backend, Focus, Size, Split, TaskName, Tier, Trajectories
 
 
 def play(
-    task: Annotated[str, typer.Option(help="Task id or name.")] = "kidney_tumor",
-    tier: Annotated[str, typer.Option(help="lite, standard or pro.")] = "lite",
-    size: Annotated[str, typer.Option(help="full or mini.")] = "mini",
-    split: Annotated[str, typer.Option(help="train, dev or heldout.")] = "train",
-    stage: Annotated[str | None, typer.Option(help="Start in the Stage Bank: S1 .. S5.")] = None,
+    task: TaskName = "kidney_tumor",
+    tier: Tier = "lite",
+    size: Size = "mini",
+    split: Split = "train",
+    stage: Focus = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the episode.")] = 0,
-    sandbox: Annotated[str, typer.Option(help="auto, docker, local or process.")] = "auto",
-    trajectories: Annotated[Path | None, typer.Option(help="Folder for the episode.")] = None,
+    sandbox: Backend = "auto",
+    trajectories: Trajectories = None,
 ) -> None:
     """Play an episode in the terminal, with the tools and the texts of an agent."""
     with contextlib.suppress(ImportError):

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bat_env.episode_options import (
+    Backend,
+    Focus,
+    Host,
+    Port,
+    Sessions,
+    Size,
+    Split,
+    TaskName,
+    Tier,
+    Trajectories,
+)
 from bat_env.errors import ConfigError
 from bat_env.extras import require
 
@@ -17,21 +28,21 @@ serve_app = typer.Typer(help="The environment over other protocols.", no_args_is
 
 @serve_app.command("mcp")
 def serve_mcp(
-    task: Annotated[str, typer.Option(help="Task id or name.")] = "kidney_tumor",
-    tier: Annotated[str, typer.Option(help="lite, standard or pro.")] = "lite",
-    split: Annotated[str, typer.Option(help="train, dev or heldout.")] = "train",
-    size: Annotated[str, typer.Option(help="full or mini.")] = "full",
-    stage: Annotated[str | None, typer.Option(help="Start in the Stage Bank: S1 .. S5.")] = None,
+    task: TaskName = "kidney_tumor",
+    tier: Tier = "lite",
+    split: Split = "train",
+    size: Size = "full",
+    stage: Focus = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the first episode; the next adds 1.")] = 0,
     index: Annotated[
         int | None, typer.Option(min=0, help="The same instance in every episode.")
     ] = None,
-    sandbox: Annotated[str, typer.Option(help="auto, docker, local or process.")] = "auto",
-    trajectories: Annotated[Path | None, typer.Option(help="Folder for the episodes.")] = None,
+    sandbox: Backend = "auto",
+    trajectories: Trajectories = None,
     http: Annotated[bool, typer.Option("--http", help="Streamable HTTP, not stdio.")] = False,
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 8765,
-    max_sessions: Annotated[int, typer.Option(min=1, help="Open episodes at once.")] = 4,
+    host: Host = "127.0.0.1",
+    port: Port = 8765,
+    max_sessions: Sessions = 4,
     idle_s: Annotated[
         float, typer.Option(min=1, help="Seconds without a request that end a session.")
     ] = 1800.0,
@@ -93,4 +104,45 @@ def serve_mcp(
         host=host,
         port=port,
         ready=lambda address: print(f"{address}{PATH}", file=sys.stderr, flush=True),
+    )
+
+
+@serve_app.command("openenv")
+def serve_openenv(
+    task: TaskName = "kidney_tumor",
+    tier: Tier = "lite",
+    split: Split = "train",
+    size: Size = "full",
+    seed: Annotated[int, typer.Option(min=0, help="Where the client gives none.")] = 0,
+    sandbox: Backend = "auto",
+    trajectories: Trajectories = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    max_sessions: Sessions = 4,
+) -> None:
+    """Serve episodes over OpenEnv's protocol, to trainers: it has no password.
+
+    The client resets, with the reset options of the environment, and reads the score when an
+    episode is over. The address is printed once it listens.
+    """
+    require("openenv", "`bat-env serve openenv`")
+    from bat_env.serve import EpisodePlan
+    from bat_env.serve.openenv import serve_openenv as serve
+
+    plan = EpisodePlan(
+        task=task,
+        tier=tier,
+        split=split,
+        size=size,
+        seed=seed,
+        sandbox=sandbox,
+        trajectory_dir=trajectories,
+        pool_size=max_sessions + 1,
+    )
+    serve(
+        plan,
+        host=host,
+        port=port,
+        max_sessions=max_sessions,
+        ready=lambda address: print(address, file=sys.stderr, flush=True),
     )
