@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.text import Text
 
 from bat_agent.files import read_json, write_json
 from bat_env.errors import ConfigError
+from bat_env.plain import visible
+from bat_env.terminal import Terminal
 
 Advance: TypeAlias = Callable[[float, float, str], None]
 """``(done, total, note)`` of the running phase."""
@@ -103,7 +104,7 @@ class RunProgress:
         self._quiet = quiet
         self._pace = Pace()
         self._kinds: dict[str, Pace] = {}
-        self._console = Console(stderr=True)
+        self._console = Terminal(stderr=True)
         self._bar: Progress | None = None
         if not quiet and self._console.is_terminal:
             self._bar = Progress(
@@ -208,7 +209,7 @@ class RunProgress:
 
     def _say(self, line: str) -> None:
         if not self._quiet and self._bar is None:
-            print(line, file=sys.stderr, flush=True)
+            print(visible(line), file=sys.stderr, flush=True)
 
 
 class JobCount:

@@ -14,6 +14,7 @@ import typer
 
 from bat_env.disk import is_full
 from bat_env.errors import BatError, DiskFullError
+from bat_env.plain import visible
 
 USER_ERROR: Final = 2
 INTERRUPTED: Final = 130
@@ -81,7 +82,7 @@ def leave() -> NoReturn:
 
 def fail(message: str) -> NoReturn:
     """Say what is wrong in one line, and leave."""
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"error: {visible(' '.join(message.split()))}", file=sys.stderr)
     raise SystemExit(USER_ERROR) from None
 
 
