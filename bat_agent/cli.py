@@ -197,6 +197,33 @@ def report(
 
 
 @app.command()
+def verify(
+    run: Run,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Score the episodes of a folder's evaluations again from stored evidence, and compare.
+
+    Exit status 1: an episode scores something else, or its evidence is not there.
+    """
+    from bat_agent.verify import OUTCOMES
+    from bat_agent.verify import verify as verified
+    from bat_env.plain import visible
+
+    rows = verified(run)
+    counts = {name: sum(row.outcome == name for row in rows) for name in OUTCOMES}
+    if as_json:
+        print(json.dumps({**counts, "cells": [row.to_json() for row in rows]}))
+    else:
+        for row in rows:
+            if row.why:
+                where = f"{row.evaluation}: instance {row.index} of {row.task}"
+                print(visible(f"{where}: {row.outcome}: {row.why}"))
+        print(", ".join(f"{number} {name}" for name, number in counts.items()))
+    if counts["different"] or counts["unknown"]:
+        raise typer.Exit(1)
+
+
+@app.command()
 def export(
     run: Run,
     out: Annotated[Path, typer.Option(help="Folder to make.")],

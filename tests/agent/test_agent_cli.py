@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bat_agent.config import BankSettings, RunConfig, load_config
 from bat_agent.demo import demo_config
+from bat_agent.evaluation import Evaluation
 from bat_agent.presets import load_preset
 from bat_env.errors import ConfigError
 
@@ -81,6 +83,7 @@ def test_eval_prints_exactly_one_json_object() -> None:
         ("train --out x --log-to tensorbord", "Did you mean 'tensorboard'"),
         ("learn --runs x --out x/y.json --arms bicurll", "Did you mean 'bicurl'"),
         ("export nowhere --out x", "has none"),
+        ("verify nowhere", "no folder nowhere"),
     ],
 )
 def test_bad_requests_are_one_line_and_exit_2(
@@ -248,10 +251,41 @@ def test_two_evaluations_into_one_file_are_refused(tmp_path: Path) -> None:
     assert "all.json" in done.stderr and not (tmp_path / "all.json").exists()
 
 
+def test_scores_are_verified_against_their_evidence(tmp_path: Path) -> None:
+    command = "eval --agent oracle --suite seg-mini --repeats 1 --sandbox local"
+    done = run(*command.split(), "--out", "r/all.json", "--trajectories", "r/t", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = run("verify", "r", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "1 same, 0 different, 0 unknown, 0 unscored\n")
+    # A score that was written by hand, with its digest made to fit.
+    file = tmp_path / "r" / "all.json"
+    evaluation = Evaluation.load(file)
+    [cell] = evaluation.cells
+    replace(evaluation, cells=(replace(cell, overall=1.0),)).save(file)
+    done = run("verify", "r", "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and found["different"] == 1
+    assert found["cells"][0]["found"] == cell.overall and found["cells"][0]["recorded"] == 1.0
+    [trajectory] = (tmp_path / "r" / "t").iterdir()
+    trajectory.unlink()
+    done = run("verify", "r", cwd=tmp_path)
+    assert done.returncode == 1 and "unknown: its trajectory is not there" in done.stdout
+
+
 def test_version_and_help() -> None:
     assert run("--version").stdout.startswith("bat-agent ")
     text = run("--help").stdout
-    for command in ("eval", "train", "resume", "status", "report", "demo", "learn", "export"):
+    for command in (
+        "eval",
+        "train",
+        "resume",
+        "status",
+        "report",
+        "demo",
+        "learn",
+        "export",
+        "verify",
+    ):
         assert command in text
 
 
