@@ -104,6 +104,18 @@ def test_missing_image_is_named() -> None:
     sandbox.close()
 
 
+@pytest.mark.docker
+def test_no_socket_of_the_daemon_is_left_open() -> None:
+    code = (
+        "from bat_env.sandbox import SandboxPool\n"
+        "pool = SandboxPool('docker', size=1, preload=())\n"
+        "pool.release(pool.acquire())"  # closed at exit, by whoever comes first
+    )
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "ResourceWarning" not in done.stderr, done.stderr
+
+
 def test_close_is_final_and_idempotent() -> None:
     sandbox = make_sandbox("process", preload=LEAN)
     sandbox.start()
