@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from bat_env.sandbox import resolve_backend
 from bat_env.stages import WORK_STAGES, Stage
 from bat_env.task_rules.cpu import allowance
-from bat_env.task_rules.playing import Played, Player
+from bat_env.task_rules.playing import FURTHER, Played, Player
 from bat_env.tasks.scripts import Mistake
+
+T = TypeVar("T")
 
 MIN_OVERALL: Final = 0.80
 MIN_TASK: Final = 0.65
@@ -17,11 +21,14 @@ NAIVE_RANGE: Final = (0.05, 0.45)
 MIN_STAGE_LOSS: Final = 0.2
 MIN_FOCUS: Final = 0.9
 """What careful work scores at least in one stage, from a start state."""
+MIN_COST: Final = 0.05
+"""What a mistake costs at least where it lists something, over the instances played."""
 MAX_ELSEWHERE: Final = 0.25
 """What a mistake may cost where it lists nothing: one item of a stage, which hangs on the case."""
 LEAST_STATED: Final = {"task": 1 / 3}
 LEAST_STATED_STAGE: Final = 0.5
 """Share of what a mistake costs that it must list; the task's part hangs on the instance most."""
+ALL: Final = "overall"
 MAX_CPU_S: Final = {"mini": 1.5, "full": 15.0}
 MAX_STAGE_CPU_S: Final = 0.5
 MAX_CHECK_CHARS: Final = 1200
@@ -29,12 +36,19 @@ _TRIES: Final = 2
 
 
 def oracle_scores(player: Player, size: str = "mini", tiers: Iterable[str] = ("lite",)) -> None:
-    """Careful work finishes without an error and scores high."""
+    """Careful work finishes without an error and scores high.
+
+    Where one instance is too hard, the mean of three decides.
+    """
     for tier in tiers:
         done = player.careful(size, tier)
         assert done.failed_cells == 0 and done.valid, f"{size} {tier}: {done.notes}"
-        assert done.score >= MIN_OVERALL, f"{size} {tier}: Overall {done.score:.3f}. {done.notes}"
-        task = done.parts["task"]
+        score, task = done.score, done.parts["task"]
+        if score < MIN_OVERALL or task < MIN_TASK:
+            played = [done, *_elsewhere(player, partial(player.careful, size, tier))]
+            score = statistics.fmean(each.score for each in played)
+            task = statistics.fmean(each.parts["task"] for each in played)
+        assert score >= MIN_OVERALL, f"{size} {tier}: Overall {score:.3f}. {done.notes}"
         assert task >= MIN_TASK, f"{size} {tier}: Task {task:.3f}. {done.notes}"
         low = [stage.name for stage in WORK_STAGES if done.parts[stage.name] < 1.0]
         assert not low, f"{size} {tier}: the oracle loses in {', '.join(low)}: {done.notes}"
@@ -91,44 +105,68 @@ def repair(player: Player, stages: Iterable[Stage] = WORK_STAGES[2:]) -> None:
 
 
 def listed_mistakes(player: Player, mistakes: Iterable[Mistake] | None = None) -> None:
-    """Each listed mistake costs where it says and hardly elsewhere, and its check shows it."""
+    """Each listed mistake costs where it says and hardly elsewhere, and its check shows it.
+
+    What it costs hangs on the instance: where the first does not fit, what is listed must lie
+    within what three instances cost.
+    """
     chosen = [m for m in mistakes or player.task.mistakes if not m.outcome]
     clean = player.printed({m.id: m.check for m in chosen if m.check})
     wrong = []
     for mistake in chosen:
         done = player.play(mistake.choices, tier=mistake.tier, check=mistake.check)
-        good = player.careful(tier=mistake.tier)
-        player.lost[mistake.id] = {
-            part: round(good.parts[part] - done.parts[part], 3) for part in good.parts
-        }
+        paid = [_paid(player, mistake, done)]
+        player.lost[mistake.id] = {part: loss for part, loss in paid[0].items() if part != ALL}
+        faults = _costs(mistake, paid)
+        if faults:
+            paid += _elsewhere(player, partial(_paid, player, mistake))
+            faults = _costs(mistake, paid)
+        wrong += faults
         try:
-            _costs(mistake, done, good, player.lost[mistake.id])
             _shows(mistake, done, clean.get(mistake.id, ""))
         except AssertionError as error:
             wrong.append(str(error))
     assert not wrong, "\n".join(wrong)
 
 
-def _costs(mistake: Mistake, done: Played, good: Played, lost: Mapping[str, float]) -> None:
-    """What is listed is lost, and about what is lost is listed."""
+def _elsewhere(player: Player, play: Callable[[], T]) -> list[T]:
+    """What a play gives on further instances."""
+    made = []
+    for index in FURTHER:
+        with player.on(index):
+            made.append(play())
+    return made
+
+
+def _paid(player: Player, mistake: Mistake, done: Played | None = None) -> dict[str, float]:
+    """What a mistake costs against careful work on the same instance: by part, and overall."""
+    done = done or player.play(mistake.choices, tier=mistake.tier)
+    good = player.careful(tier=mistake.tier)
+    by_part = {part: round(good.parts[part] - done.parts[part], 3) for part in good.parts}
+    return {**by_part, ALL: good.score - done.score}
+
+
+def _costs(mistake: Mistake, paid: Sequence[Mapping[str, float]]) -> list[str]:
+    """What is listed is lost, and about what is lost is listed: the faults found."""
     wrong = []
-    for part, least in mistake.costs.items():
-        if lost[part] < least:
-            wrong.append(f"{mistake.id} must cost {least} in {part}, it costs {lost[part]}.")
-    if good.score - done.score < 0.004:
+    least = {part: min(each[part] for each in paid) for part in paid[0]}
+    most = {part: max(each[part] for each in paid) for part in paid[0]}
+    for part, stated in mistake.costs.items():
+        if most[part] < stated or statistics.fmean(each[part] for each in paid) < MIN_COST:
+            wrong.append(f"{mistake.id} must cost {stated} in {part}, it costs {most[part]}.")
+    if most[ALL] < 0.004:
         wrong.append(f"{mistake.id}: the episode must pay too.")
-    for part, loss in lost.items():
-        stated = mistake.costs.get(part)
-        if stated is None:
+    for part, loss in least.items():
+        known = mistake.costs.get(part)
+        if known is None:
             # S5 holds outputs against their floor: what spoils them costs S5 too.
-            if part != "S5" and loss >= MAX_ELSEWHERE:
+            if part not in ("S5", ALL) and loss >= MAX_ELSEWHERE:
                 wrong.append(f"{mistake.id} also costs {loss} in {part}: list it.")
-        elif stated < LEAST_STATED.get(part, LEAST_STATED_STAGE) * loss:
+        elif known < LEAST_STATED.get(part, LEAST_STATED_STAGE) * loss:
             wrong.append(
-                f"{mistake.id} lists a cost of {stated} in {part} and costs {loss}: list about "
-                "that."
+                f"{mistake.id} lists a cost of {known} in {part} and costs {loss}: list about that."
             )
-    assert not wrong, "\n".join(wrong)
+    return wrong
 
 
 def _shows(mistake: Mistake, done: Played, clean: str) -> None:

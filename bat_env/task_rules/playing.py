@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +18,8 @@ from bat_env.tools import execute_call, submit_call
 
 INDEX: Final = 11
 """Training instance on which scripts are played."""
+FURTHER: Final = (12, 13)
+"""Others, for what may hang on the instance."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class Player:
         self.task = task
         self.sandbox = sandbox
         self._env: tuple[str, AutoMedEnv] | None = None
-        self._careful: dict[tuple[str, str], Played] = {}
+        self._index = INDEX
+        self._careful: dict[tuple[str, str, int], Played] = {}
         self._states = States()
         self.lost: dict[str, dict[str, float]] = {}
         self.cheapest: dict[str, float] = {}
@@ -88,7 +92,7 @@ class Player:
         before = tree_cpu_s()
         if state is None:
             focus, outcome = Stage.E2E, None
-            env.reset(seed=1, options={"index": INDEX, "size": size})
+            env.reset(seed=1, options={"index": self._index, "size": size})
         else:
             focus, outcome = state.focus, state.outcome
             env.reset(seed=1, options={"state_id": state.state_id})
@@ -132,11 +136,20 @@ class Player:
 
     def careful(self, size: str = "mini", tier: str = "lite") -> Played:
         """The oracle's episode, played once."""
-        key = (size, tier)
+        key = (size, tier, self._index)
         if key not in self._careful:
-            keep = "success" if key == ("mini", "lite") else ""
+            keep = "success" if key == ("mini", "lite", INDEX) else ""
             self._careful[key] = self.play({}, size, tier, keep=keep)
         return self._careful[key]
+
+    @contextmanager
+    def on(self, index: int) -> Iterator[None]:
+        """Episodes from scratch are played on another training instance meanwhile."""
+        self._index = index
+        try:
+            yield
+        finally:
+            self._index = INDEX
 
     def state(self, focus: Stage, outcome: str = "success") -> StageState:
         """A start state that :meth:`play` kept."""

@@ -15,6 +15,7 @@ import yaml
 from bat_env.errors import SandboxError
 from bat_env.sandbox.base import CellResult
 from bat_env.task_rules import FOLDER_RULES, Played, Player, cpu, episodes, run, run_rules
+from bat_env.task_rules.playing import INDEX
 from bat_env.task_rules.run import SAMPLE, sample
 from bat_env.tasks import Mistake, Task, load_task, task_ids
 from bat_env.tasks.scaffold import new_task
@@ -119,6 +120,36 @@ def test_what_spoils_outputs_may_cost_s5_too_and_one_item_may_hang_on_the_case(t
         episodes.listed_mistakes(fake, [replace(mistake, costs={"task": 0.1})])
     episodes.listed_mistakes(fake, [mistake])
     assert fake.lost["m"] == {"S1": 0, "S2": 0, "S3": 0.2, "S4": 0, "S5": 0.5, "task": 0.8}
+
+
+class Elsewhere(Fake):
+    """Careless and careful work do otherwise on further instances."""
+
+    def __init__(self, task: Task, further: dict[str, Played], **told: Played) -> None:
+        super().__init__(task, **told)
+        self.here, self.further = told, further
+
+    def play(self, choices, size="mini", tier="lite", **more):  # type: ignore[no-untyped-def]
+        self.told = self.here if self._index == INDEX else {**self.here, **self.further}
+        return super().play(choices, size, tier, **more)
+
+
+def test_what_hangs_on_the_instance_is_asked_of_three(task: Task) -> None:
+    mistake = Mistake("m", "t", "common", {"mode": "train"}, {"task": 0.3})
+    lucky = replace(GOOD, score=0.8, parts={**GOOD.parts, "task": 0.7, "S4": 0.0})
+    usual = replace(GOOD, score=0.7, parts={**GOOD.parts, "task": 0.5})
+    player = Elsewhere(task, {"poor": usual}, careful=GOOD, poor=lucky)
+    episodes.listed_mistakes(player, [mistake])
+    assert player.lost["m"]["task"] == pytest.approx(0.2), "costs are told of the first"
+    assert player.asked.count("poor") == 3
+    with pytest.raises(AssertionError, match=r"must cost 0\.6 in task, it costs 0\.4"):
+        episodes.listed_mistakes(player, [replace(mistake, costs={"task": 0.6})])
+    with pytest.raises(AssertionError, match=r"must cost 0\.1 in S2"):
+        episodes.listed_mistakes(player, [replace(mistake, costs={"task": 0.3, "S2": 0.1})])
+    hard = replace(GOOD, parts={**GOOD.parts, "task": 0.6})
+    episodes.oracle_scores(Elsewhere(task, {"careful": GOOD}, careful=hard))
+    with pytest.raises(AssertionError, match=r"Task 0\.600"):
+        episodes.oracle_scores(Elsewhere(task, {"careful": hard}, careful=hard))
 
 
 def test_true_costs_are_told_after_their_rule(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
