@@ -119,7 +119,8 @@ def _denoised(task: Task, case: Any, source: Picture, truth: Picture) -> Methods
     unit = (trivial_output("cubic", source, truth).clip(low, high) - low) / (high - low)
     across = _across(task, case, source)
     middle = (source.values.clip(low, high) - low) / (high - low)
-    middle = middle if middle.ndim == 2 else np.moveaxis(middle, across, 0)[len(middle) // 2]
+    if middle.ndim == 3:
+        middle = np.moveaxis(middle, across, 0)[middle.shape[across] // 2]
     sigma = max(_noise(middle), 0.005)
     non_local = functools.partial(
         restoration.denoise_nl_means,
