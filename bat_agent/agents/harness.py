@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from bat_agent.agents import guard
 from bat_agent.agents.base import AgentSource, ToolCall
-from bat_agent.agents.failures import EndEpisode
+from bat_agent.agents.failures import EndEpisode, StopEvaluation
 from bat_agent.files import digest_of
 from bat_env.completions import checked_url
 from bat_env.errors import BatError, ConfigError
@@ -110,7 +110,7 @@ class HarnessAgent:
         self._process: subprocess.Popen[bytes] | None = None
         self._log = Path()
         self._deadline = 0.0
-        self._asked = self._played = False
+        self._asked = self._played = self._interrupted = False
 
     def reset(self, observation: Mapping[str, Any], info: Mapping[str, Any]) -> None:
         """Open the door and start the command."""
@@ -149,6 +149,7 @@ class HarnessAgent:
 
         Raises:
             EndEpisode: If it ended, or was ended, without handing in.
+        StopEvaluation: If it was interrupted.
             HarnessError: If it failed before it called anything.
         """
         assert self._inbox is not None and self._process is not None
@@ -156,6 +157,8 @@ class HarnessAgent:
             self._inbox.answer(str(observation["text"]))
             self._asked = False
         while True:
+            if self._interrupted:
+                raise StopEvaluation("The harness was interrupted.")
             ended = self._process.poll() is not None
             try:
                 call = self._inbox.calls.get(timeout=0 if ended else _POLL_S)
@@ -167,6 +170,10 @@ class HarnessAgent:
                 continue
             self._asked = self._played = True
             return call
+
+    def interrupt(self) -> None:
+        """Wait for no further call; from any thread."""
+        self._interrupted = True
 
     def ended(self, observation: Mapping[str, Any]) -> None:
         """Tell the command how its last call ended, and let it finish."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from bat_agent.agents.failures import EndEpisode, ServiceError, StopEvaluation
-from bat_agent.rollout.stopping import end
+from bat_agent.rollout.stopping import Stop, end
 from bat_env.errors import BatError, ConfigError, GraderError, SandboxError
 
 INFRASTRUCTURE: Final = (SandboxError, GraderError, ServiceError)
@@ -270,14 +270,14 @@ def run_agent(
         StopEvaluation: If an agent says that no further episode shall be played.
     """
     pool = EnvPool(trajectory_kwargs(trajectory_dir), agent_name)
-    lock, stopped = threading.Lock(), threading.Event()
+    lock, stop = threading.Lock(), Stop()
     done = 0
 
     def play(spec: ResetSpec) -> EpisodeResult:
         nonlocal done
         lost = (0, 0.0)
         for _ in range(ATTEMPTS):
-            episode = _play(pool, make_agent, spec, stopped)
+            episode = _play(pool, make_agent, spec, stop)
             episode.tokens, episode.cost = episode.tokens + lost[0], episode.cost + lost[1]
             lost = episode.tokens, episode.cost
             # What the agent did to itself it would do again, perhaps for money.
@@ -295,7 +295,7 @@ def run_agent(
             try:
                 return [future.result() for future in futures]
             except KeyboardInterrupt:
-                stopped.set()  # no further action; else whole episodes would be waited for
+                stop.now()  # no further action; else whole episodes would be waited for
                 end(futures)
                 raise
             except BaseException:
@@ -314,12 +314,12 @@ def _play(
     pool: EnvPool,
     make_agent: Callable[[], AgentLike],
     spec: ResetSpec,
-    stopped: threading.Event,
+    stop: Stop,
 ) -> EpisodeResult:
     from bat_env.env import public_info
 
     began = time.perf_counter()
-    if stopped.is_set():
+    if stop.told:
         raise _StoppedError
     env = pool.acquire(spec)
     turns, reward, agent = 0, 0.0, None
@@ -327,10 +327,11 @@ def _play(
         observation, info = env.reset(seed=spec.seed, options=dict(spec.options))
         start = reset_facts(info)
         agent = _ask(make_agent, starts=True)
+        stop.enter(agent)
         _ask(agent.reset, observation, public_info(info), starts=True)
         over = False
         while not over:
-            if stopped.is_set():
+            if stop.told:
                 raise _StoppedError
             try:
                 action = _ask(agent.act, observation)
@@ -355,6 +356,7 @@ def _play(
         raise
     finally:
         if agent is not None:
+            stop.leave(agent)
             _release(agent)
     episode.turns, episode.seconds = turns, time.perf_counter() - began
     episode.tokens = int(getattr(agent, "tokens", 0))

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,16 @@ def test_an_endpoint_that_is_down_is_nobodys_fault() -> None:
             with pytest.raises(StopEvaluation, match=words) as stop:
                 played(server, tools="native").act(BRIEF)
             assert len(server.bodies) == 1 and "sk-secret" not in str(stop.value) * (status == 401)
+
+
+def test_an_interrupt_ends_the_waiting() -> None:
+    with ChatServer(lambda body: 500) as server:
+        agent = played(server, backoff_s=60.0)
+        threading.Timer(0.3, agent.interrupt).start()
+        began = time.monotonic()
+        with pytest.raises(StopEvaluation, match="was interrupted"):
+            agent.act(BRIEF)
+    assert time.monotonic() - began < 15 and len(server.bodies) == 1
 
 
 def test_a_refusal_in_the_middle_ends_its_episode_only() -> None:

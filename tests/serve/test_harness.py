@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,29 @@ def test_a_command_scores_as_the_direct_run(
     [cell] = evaluate(harness_source(player(door)), **SEG).cells
     assert cell.error == "" and cell.status == "submitted"
     assert (cell.overall, cell.stages, cell.turns) == (oracle.overall, oracle.stages, oracle.turns)
+
+
+def test_ctrl_c_waits_for_no_command(tmp_path: Path) -> None:
+    # Whoever runs the tests in the background ignores SIGINT.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    begun = tmp_path / "begun"
+
+    def press() -> None:
+        deadline = time.monotonic() + 60
+        while not begun.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            evaluate(harness_source(f"touch {begun}; sleep 300"), **SEG)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - began < 100
 
 
 def test_what_a_command_did_is_scored_and_nothing_of_it_survives(

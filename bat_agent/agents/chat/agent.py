@@ -75,6 +75,10 @@ class ChatAgent:
         action: ToolCall = self._played.action
         return action
 
+    def interrupt(self) -> None:
+        """Wait for no further answer, in no episode; from any thread."""
+        self._endpoint.interrupt()
+
     def _open(self) -> Transcript:
         config = self._endpoint.config
         self._text = self._endpoint.text_only

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import time
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,8 @@ class Endpoint:
         self, config: ChatConfig, ledger: Ledger | None = None, rng: random.Random | None = None
     ) -> None:
         self.config = config
-        self.ledger = ledger or Ledger(config)
+        self._stopped = threading.Event()
+        self.ledger = ledger or Ledger(config, sleep=self._pause)
         self.text_only = config.tools == "text"
         self._rng = rng or random.Random()
 
@@ -68,6 +69,7 @@ class Endpoint:
         more = {} if tools is None else {"tools": list(tools), "tool_choice": "auto"}
         why = ""
         for attempt in range(config.tries):
+            self._pause(0)
             try:
                 with self.ledger.request(prompt_tokens, config.max_tokens) as ticket:
                     answer = complete(config, messages, more=more)
@@ -89,11 +91,19 @@ class Endpoint:
                     self._back_off(attempt, error.wait_s)
         raise ServiceError(f"{config.model} gave no answer in {config.tries} tries; last: {why}.")
 
+    def interrupt(self) -> None:
+        """End the waiting of all episodes; a request that is under way comes to its own end."""
+        self._stopped.set()
+
+    def _pause(self, seconds: float) -> None:
+        if self._stopped.wait(seconds):
+            raise StopEvaluation(f"{self.config.model} was interrupted.")
+
     def _back_off(self, attempt: int, asked_s: float | None) -> None:
         config = self.config
         if asked_s is not None:
             # All episodes share the server's patience; jitter keeps them from coming back at once.
             self.ledger.hold_back(min(asked_s, config.max_wait_s))
-            time.sleep(self._rng.uniform(0, min(config.backoff_s, 1.0)))
+            self._pause(self._rng.uniform(0, min(config.backoff_s, 1.0)))
             return
-        time.sleep(jittered(attempt, config.backoff_s, config.max_wait_s, self._rng))
+        self._pause(jittered(attempt, config.backoff_s, config.max_wait_s, self._rng))
