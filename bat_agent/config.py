@@ -61,6 +61,9 @@ class RunConfig(_Config):
         description="Groups of a batch from each pool; eight together.",
     )
     router: Rule = Field("lowest", description="How a round's target stage is chosen.")
+    gate_doubt: float = Field(
+        0.0, ge=0, description="Standard errors that a track may drop beyond the gate's limit."
+    )
     controller: SuiteSettings = SuiteSettings(suite="lite-mini-controller")
     final: SuiteSettings = SuiteSettings(suite="lite-mini")
     log_to: tuple[str, ...] = Field((), description="Trackers that are told of every update.")
@@ -74,6 +77,8 @@ class RunConfig(_Config):
             del value["pools"]  # As in runs from before there was a choice.
         if self.router == "lowest":
             del value["router"]
+        if not self.gate_doubt:
+            del value["gate_doubt"]
         return digest_of(value)
 
     def claim(self, run: Path) -> RunConfig:

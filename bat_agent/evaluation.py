@@ -6,10 +6,12 @@ mean; it is never a zero.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import stdev
 from typing import Any, Final
 
 from bat_agent.curriculum.scores import FAILURE_CLASSES, STAGE_NAMES, ControllerScores
@@ -218,6 +220,7 @@ class Evaluation:
             task=task,
             stages={s: v for s, v in self.stages().items() if v is not None},
             tracks={t: sum(v) / len(v) for t, v in tracks.items()},
+            errors={t: stdev(v) / math.sqrt(len(v)) for t, v in tracks.items() if len(v) > 1},
             track_stages={
                 t: {s: sum(by[t]) / len(by[t]) for s, by in by_stage.items() if by.get(t)}
                 for t in tracks

@@ -81,6 +81,7 @@ class Loop:
         start: The supervised checkpoint, inside ``run``.
         pools: Groups of a batch from each pool.
         router: How the target stage is chosen.
+        gate_doubt: Standard errors that the gate forgives a track.
         on_phase: Called with (round, phase) as each phase begins.
     """
 
@@ -96,6 +97,7 @@ class Loop:
         start: Path,
         pools: Mapping[Pool, int] = COMPOSITION,
         router: Rule = "lowest",
+        gate_doubt: float = 0.0,
         on_phase: Callable[[int, str], None] | None = None,
     ) -> None:
         self.run_dir = run
@@ -107,6 +109,7 @@ class Loop:
         self.start = start
         self.pools = pools
         self.router = router
+        self.gate_doubt = gate_doubt
         self.on_phase = on_phase
 
     @property
@@ -206,7 +209,7 @@ class Loop:
         after: Evaluation,
     ) -> LoopState:
         old, new = before.scores(), after.scores()
-        decision = gate(old, new, trained.health)
+        decision = gate(old, new, trained.health, self.gate_doubt)
         best, best_overall = state.best, state.best_overall
         if best_overall is None:
             best, best_overall = state.current, old.overall

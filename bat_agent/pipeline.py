@@ -220,6 +220,7 @@ class Pipeline:
                 start=sft,
                 pools=self.config.pools,
                 router=self.config.router,
+                gate_doubt=self.config.gate_doubt,
                 on_phase=on_phase,
             ).run()
 

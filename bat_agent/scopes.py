@@ -28,6 +28,7 @@ class Scope:
         controller: Suite that steers the rounds.
         rounds, steps: Rounds, and updates a round, of a laptop's run.
         router: How a round's target stage is chosen.
+        gate_doubt: Standard errors that the gate forgives a track.
         bank: Contents of the Stage Bank, of each task.
         tiny_cpu: Changes of the preset ``tiny-cpu``; a recipe of one's own stays as it is.
     """
@@ -37,6 +38,7 @@ class Scope:
     rounds: int
     steps: int
     router: Rule = "lowest"
+    gate_doubt: float = 0.0
     bank: BankSettings = field(default_factory=BankSettings)
     tiny_cpu: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -56,8 +58,10 @@ SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             rounds=5,
             steps=40,
             router="bottleneck",
+            gate_doubt=1.0,
             bank=BankSettings(per_cell=3, demos=80, p_good=0.7),
-            tiny_cpu={"sft": {"steps": 300}},
+            # Observations of seven tracks are less usual, so they take more tokens.
+            tiny_cpu={"sft": {"steps": 300}, "rollout": {"max_completion_tokens": 1536}},
         ),
     }
 )
@@ -122,6 +126,7 @@ def run_config(
         rounds=number,
         bank=bank,
         router=of.router,
+        gate_doubt=of.gate_doubt,
         controller=SuiteSettings(suite=of.controller),
         final=SuiteSettings(suite=of.final),
     )

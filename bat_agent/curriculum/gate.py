@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,9 +86,22 @@ class GateResult:
 
 
 def gate(
-    incumbent: ControllerScores, candidate: ControllerScores, health: TrainingHealth
+    incumbent: ControllerScores,
+    candidate: ControllerScores,
+    health: TrainingHealth,
+    doubt: float = 0.0,
 ) -> GateResult:
     """Compare a candidate with the policy it started from.
+
+    A track's mean rests on a tenth of the episodes or less. Where they scatter, one of seven
+    tracks falls by chance in most rounds, and a candidate that is better is held for it.
+
+    Args:
+        incumbent: Scores of the policy that the round began with.
+        candidate: Scores of what it made.
+        health: What training reports of itself.
+        doubt: Standard errors of the difference that a track's drop is forgiven beyond its limit.
+            0 is the reference method.
 
     Raises:
         ConfigError: If the two were not evaluated on exactly the same cells with the same
@@ -105,7 +119,12 @@ def gate(
         )
     overall_drop = incumbent.overall - candidate.overall
     task_drop = incumbent.task - candidate.task
-    tracks = {t: incumbent.tracks[t] - candidate.tracks[t] for t in sorted(incumbent.tracks)}
+    tracks = {
+        t: incumbent.tracks[t]
+        - candidate.tracks[t]
+        - doubt * math.hypot(incumbent.errors.get(t, 0.0), candidate.errors.get(t, 0.0))
+        for t in sorted(incumbent.tracks)
+    }
     stages = {
         s: incumbent.stages[s] - candidate.stages[s]
         for s in GUARDED_STAGES

@@ -43,6 +43,7 @@ class ControllerScores:
         overall, agentic, task: Means over tracks.
         stages: ``S1`` .. ``S5`` -> mean over tracks; a stage that applies nowhere is absent.
         tracks: Track -> mean Overall.
+        errors: Track -> standard error of that mean; absent where one episode was played.
         track_stages: Track -> stage -> mean.
         episodes: Track -> number of scored episodes.
         completed: Track -> number of episodes that handed in.
@@ -56,6 +57,7 @@ class ControllerScores:
     task: float
     stages: Mapping[str, float]
     tracks: Mapping[str, float]
+    errors: Mapping[str, float] = field(default_factory=dict)
     track_stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     episodes: Mapping[str, int] = field(default_factory=dict)
     completed: Mapping[str, int] = field(default_factory=dict)
@@ -66,13 +68,16 @@ class ControllerScores:
         for name in ("overall", "agentic", "task"):
             _score(name, getattr(self, name))
         _keys("stage", self.stages, STAGE_NAMES)
-        for by_track in (self.tracks, self.track_stages, self.episodes, self.completed):
+        for by_track in (
+            self.tracks, self.errors, self.track_stages, self.episodes, self.completed,
+        ):  # fmt: skip
             _keys("track", by_track, TRACKS)
         _keys("failure class", self.failures, FAILURE_CLASSES)
         for stage, value in self.stages.items():
             _score(stage, value)
-        for track, value in self.tracks.items():
-            _score(track, value)
+        for scores in (self.tracks, self.errors):
+            for track, value in scores.items():
+                _score(track, value)
         for track, by_stage in self.track_stages.items():
             _keys("stage", by_stage, STAGE_NAMES)
             for stage, value in by_stage.items():

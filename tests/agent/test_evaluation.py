@@ -68,12 +68,20 @@ def test_a_stage_that_does_not_apply_drops_out() -> None:
     assert set(evaluation(part).scores().stages) == {"S3"}
 
 
+def test_a_tracks_mean_comes_with_its_standard_error() -> None:
+    scores = evaluation(*(cell(i, 0.1 * i) for i in range(5))).scores()
+    (track,) = scores.tracks
+    # Overall of 0, .1, .2, .3, .4: variance .025 (n - 1), of five.
+    assert scores.errors[track] == pytest.approx((0.025 / 5) ** 0.5)
+    assert evaluation(cell(0, 0.5)).scores().errors == {}
+
+
 def test_only_aggregates_reach_the_controller() -> None:
     scores = evaluation(*(cell(i, 0.1 * i) for i in range(5))).scores()
     text = json.dumps(scores.to_json())
     assert "secret" not in text and "77000" not in text and "lite-mini" not in text
     assert {f.name for f in fields(ControllerScores)} == {
-        *("overall", "agentic", "task", "stages", "tracks", "track_stages"),
+        *("overall", "agentic", "task", "stages", "tracks", "errors", "track_stages"),
         *("episodes", "completed", "failures", "pairing"),
     }
 

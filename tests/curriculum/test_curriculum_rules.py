@@ -103,6 +103,19 @@ def test_router_by_bottleneck_takes_the_stage_that_keeps_least_of_the_one_before
     )
 
 
+def test_the_gate_forgives_a_track_what_chance_may_do() -> None:
+    """Ten episodes scatter: a drop of .06 with standard errors of .03 and .04 may be none."""
+    old = replace(make(0.5), tracks={"seg": 0.5, "enh": 0.5}, errors={"seg": 0.03, "enh": 0.03})
+    new = replace(make(0.5), tracks={"seg": 0.9, "enh": 0.44}, errors={"seg": 0.04, "enh": 0.04})
+    assert gate(old, new, GOOD).reasons == ("tracks",)
+    assert gate(old, new, GOOD, doubt=1.0).promoted
+    fallen = replace(new, tracks={"seg": 0.9, "enh": 0.39})
+    assert gate(old, fallen, GOOD, doubt=1.0).reasons == ("tracks",)  # .11 > .05 + .05
+    assert gate(old, replace(new, errors={}), GOOD, doubt=1.0).promoted
+    without = (replace(old, errors={}), replace(new, errors={}))
+    assert gate(*without, GOOD, doubt=1.0).reasons == ("tracks",)
+
+
 def test_gate_promotes_equal_scores_and_names_each_failed_check() -> None:
     assert gate(make(), make(), GOOD).promoted
     assert gate(make(0.5), make(0.49), GOOD).promoted
