@@ -203,7 +203,8 @@ def build(
         trajectories: Teacher trajectories of each task, size, tier and style: careful throughout.
         styles: Styles of the teacher, one or more of :data:`~bat_env.bank.styles.STYLES`; states
             begin in them too.
-        briefs: ``"plain"``, ``"varied"`` (worded by rule) or ``"teacher"`` (by ``teacher``).
+        briefs: ``"plain"``, ``"varied"`` (worded by rule) or ``"teacher"`` (by ``teacher``); with
+            the last two, institutions also name cases in schemes of their own.
         teacher: An OpenAI-compatible endpoint, for example ``{"base_url":
             "http://127.0.0.1:8000/v1", "model": "my-model"}``.
         seed: Source of all randomness; also picks the instances.
@@ -240,7 +241,7 @@ def build(
     _check_styles(styles)
     loaded = [load_task(name) for name in (task_ids() if tasks is None else tasks)]
     wanted = [(task, size, tier) for task in loaded for size in sizes for tier in tiers]
-    indices = instance_indices(seed, instances)
+    indices = instance_indices(seed, instances, briefs)
     resolved = resolve_backend(backend)
     require_for_cells(resolved)
     throttle = Throttle() if background else None

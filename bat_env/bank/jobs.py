@@ -15,6 +15,7 @@ from bat_env.rubric import compile_contract
 from bat_env.stages import Stage
 from bat_env.tasks import Task
 from bat_env.tasks.instance import Size
+from bat_env.tasks.naming import VARIED_FROM
 
 BUILDER_VERSION: Final = 1
 ROUNDS: Final = 3
@@ -60,10 +61,17 @@ class StateJob:
         return "state-" + digest_of(key)[:24]
 
 
-def instance_indices(seed: int, count: int) -> list[int]:
-    """Consecutive training indices that a build with this seed starts from."""
+def instance_indices(seed: int, count: int, briefs: str = PLAIN) -> list[int]:
+    """Consecutive training indices that a build with this seed starts from.
+
+    Args:
+        seed: Of the build.
+        count: How many.
+        briefs: Worlds whose briefs are not plain name their cases in schemes of their own, too.
+    """
+    base = _INDEX_BASE if briefs == PLAIN else VARIED_FROM
     start = int(digest_of(["bank instances", seed])[:6], 16)
-    return [_INDEX_BASE + start * 16 + i for i in range(count)]
+    return [base + start * 16 + i for i in range(count)]
 
 
 def candidates(

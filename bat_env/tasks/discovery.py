@@ -27,6 +27,7 @@ from bat_env.errors import TaskError, unknown_name
 from bat_env.sandbox.base import FileTree
 from bat_env.stages import Stage
 from bat_env.tasks.instance import SIZES, SPLITS, Generated, Instance, Size, Split
+from bat_env.tasks.naming import world_of
 from bat_env.tasks.scripts import Decision, Mistake, ScriptCell
 from bat_env.tasks.spec import TaskSpec
 
@@ -112,7 +113,10 @@ class Task:
         seed = self.seed(split, index)
         choices = self.spec.fiction[split]
         fiction = choices[seed % len(choices)]
-        drawn = self._module("generate").generate(seed, size, fiction)
+        generate = self._module("generate").generate
+        drawn = generate(seed, size, world_of(split, index, fiction))
+        if any("{" in case for case in getattr(drawn, "cases", ())):
+            drawn = generate(seed, size, fiction)  # it makes names of its own from the prefix
         if not isinstance(drawn, Generated):
             raise TaskError(
                 f"generate() of {self.spec.id} must return a Generated, got {type(drawn).__name__}."

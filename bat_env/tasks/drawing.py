@@ -6,6 +6,7 @@ that the same seed gives the same bytes on every machine.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from bat_env.tasks.discovery import task_of
 from bat_env.tasks.instance import Size
+from bat_env.tasks.naming import case_name
 
 Rng: TypeAlias = np.random.Generator
 
@@ -45,11 +47,18 @@ def between(rng: Rng, low: float, high: float) -> float:
 
 
 def case_names(rng: Rng, prefix: str, count: int) -> list[str]:
-    """Different random case ids, ``<prefix>-<4 letters or digits>``."""
+    """Different random case ids: ``<prefix>-<4 letters or digits>``, or in the scheme given.
+
+    Args:
+        rng: Random generator; a scheme changes nothing of what is drawn.
+        prefix: ``fiction["prefix"]``: an institution's prefix, or its whole naming scheme.
+        count: How many.
+    """
     names: dict[str, None] = {}
     while len(names) < count:
-        tail = "".join(_ALPHABET[int(n)] for n in rng.integers(0, len(_ALPHABET), _TAIL))
-        names[f"{prefix}-{tail}"] = None
+        drawn = [int(n) for n in rng.integers(0, len(_ALPHABET), _TAIL)]
+        number = functools.reduce(lambda total, n: total * len(_ALPHABET) + n, drawn)
+        names[case_name(prefix, "".join(_ALPHABET[n] for n in drawn), number)] = None
     return list(names)
 
 
