@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bat_env.bank import StageState
+from bat_env.bank import Bank, StageState
 from bat_env.bank.admission import Candidate, admit, play
+from bat_env.bank.demos import DemoPlan, plan_trajectories
+from bat_env.bank.factory import Factory
 from bat_env.bank.fingerprints import of_suites
 from bat_env.bank.workers import Station
 from bat_env.sandbox import resolve_backend
@@ -163,3 +167,92 @@ def test_a_state_that_does_not_boot_is_refused(station: Station) -> None:
     most = load_task(TASK).spec.limits.workspace_inodes
     verdict = judge(station, workspace={f"many/{n}": b"" for n in range(most + 1)})
     assert verdict.reason == "does not boot"
+
+
+# ---------------------------------------------------------------------------------- trajectories
+
+
+def lesson(**changes: Any) -> DemoPlan:
+    """A teacher's trajectory of a cheap task, changed as asked."""
+    (plan,) = plan_trajectories(
+        load_task("cls/skin_lesion"),
+        tier="lite",
+        size="mini",
+        indices=[2**30 + 9],
+        styles=["usual"],
+        count=1,
+        seed=0,
+    )
+    return dataclasses.replace(plan, **changes)
+
+
+def taught(station: Station, bank: Bank, **changes: Any) -> Any:
+    """What becomes of it in a build, and what the bank then says of the job."""
+    plan = lesson(**changes)
+    outcome = Factory(bank, station.backend).make_demo(station, plan)
+    return outcome, bank.jobs()[plan.job_id(load_task(plan.task).digest)]
+
+
+def test_a_teacher_that_fails_a_stage_check_is_refused(station: Station, tmp_path: Path) -> None:
+    """One slip in one stage: all else is done, handed in and scored well, and is not kept."""
+    with Bank.open(tmp_path, create=True) as bank:
+        for slip, stage in (({"colour_fact": "habit"}, "S1."), ({"manifest": "names"}, "S5.")):
+            outcome, (status, detail) = taught(station, bank, choices=slip)
+            assert outcome.status == status == "rejected"
+            assert outcome.reason == detail["reason"] == "teacher fails a stage check"
+            assert outcome.detail.startswith(stage) and outcome.detail == detail["detail"]
+        assert not list(bank.demonstrations()) and bank.status().rejections == {
+            "teacher fails a stage check": 2
+        }
+        good, (status, detail) = taught(station, bank)
+        (kept,) = bank.demonstrations()
+        assert good.status == "done" and status == "stored"
+        assert detail["demo_id"] == kept.demo_id and kept.score > 0.8
+
+
+def test_a_teacher_that_does_not_hand_in_is_refused(station: Station, tmp_path: Path) -> None:
+    class Endless(DemoPlan):
+        def cells(self, task: Any) -> tuple[ScriptCell, ...]:
+            return (ScriptCell(Stage.S1, "pass"),) * 40
+
+    plan = Endless(**{f.name: getattr(lesson(), f.name) for f in dataclasses.fields(DemoPlan)})
+    with Bank.open(tmp_path, create=True) as bank:
+        outcome = Factory(bank, station.backend).make_demo(station, plan)
+        assert outcome.reason == "teacher fails a stage check" and not list(bank.demonstrations())
+
+
+def test_a_demonstration_that_names_held_out_material_is_refused(
+    station: Station, tmp_path: Path
+) -> None:
+    case = load_suite("seg-mini").entries[0].instance().cases[0]
+
+    class Telling(DemoPlan):
+        def cells(self, task: Any) -> tuple[ScriptCell, ...]:
+            return (ScriptCell(Stage.S1, f"print('as in {case}')"),)
+
+    plan = Telling(**{f.name: getattr(lesson(), f.name) for f in dataclasses.fields(DemoPlan)})
+    plan = dataclasses.replace(plan, teacher=False)
+    with Bank.open(tmp_path, create=True) as bank:
+        outcome = Factory(bank, station.backend).make_demo(station, plan)
+        assert outcome.reason == "leakage" and case not in outcome.detail
+        assert not list(bank.demonstrations())
+
+
+def test_every_reason_in_the_documentation_is_planted_here() -> None:
+    """And the other way round: what the code can say is what the page lists."""
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "bank.md").read_text("utf-8")
+    table = page.split("### Who is admitted")[1].split("\n\n`reduction`")[0]
+    told = {name for row in table.splitlines() if row.startswith("| `") for name in _quoted(row)}
+    code = "".join(
+        (root / "bat_env" / "bank" / name).read_text() for name in ("admission.py", "factory.py")
+    )
+    said = set(re.findall(r"Verdict\(\s*None, \"([^\"]+)\"", code))
+    said |= set(re.findall(r"refused\(\"([^\"]+)\"", code))
+    assert said == told
+    here = Path(__file__).read_text().split("def test_every_reason")[0]
+    assert [reason for reason in sorted(told) if f'"{reason}"' not in here] == []
+
+
+def _quoted(row: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", row.split("|")[1])
