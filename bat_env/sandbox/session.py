@@ -327,27 +327,29 @@ def _parcels(
     paths: list[tuple[str, bool, str, str]] = []
     blobs: list[bytes] = []
     size = 0
-    for path in sorted(files):
-        if path in held:
-            paths.append((path, False, _sha256(path, files), "held"))
-            if len(paths) >= _PATHS:
-                yield paths, blobs
-                paths, blobs, size = [], [], 0
-            continue
-        content = files[path]
-        if files.sha256(path):
-            DIGESTS.lay(files.sha256(path), len(content))
-        word = "keep" if path in again else ""
-        wanted = word or (files.sha256(path) and path.startswith("workspace/"))
-        for start in range(0, max(1, len(content)), _PARCEL):
-            piece = content[start : start + _PARCEL]
-            if paths and (size + len(piece) > _PARCEL or len(paths) >= _PATHS):
-                yield paths, blobs
-                paths, blobs, size = [], [], 0
-            last = start + _PARCEL >= len(content)
-            digest = _sha256(path, files) if last and wanted else ""
-            paths.append((path, start > 0, digest, word))
-            blobs.append(piece)
-            size += len(piece)
+    unheld = [path for path in sorted(files) if path not in held]
+    with contextlib.closing(files.each(unheld)) as contents:
+        for path in sorted(files):
+            if path in held:
+                paths.append((path, False, _sha256(path, files), "held"))
+                if len(paths) >= _PATHS:
+                    yield paths, blobs
+                    paths, blobs, size = [], [], 0
+                continue
+            content = next(contents)
+            if files.sha256(path):
+                DIGESTS.lay(files.sha256(path), len(content))
+            word = "keep" if path in again else ""
+            wanted = word or (files.sha256(path) and path.startswith("workspace/"))
+            for start in range(0, max(1, len(content)), _PARCEL):
+                piece = content[start : start + _PARCEL]
+                if paths and (size + len(piece) > _PARCEL or len(paths) >= _PATHS):
+                    yield paths, blobs
+                    paths, blobs, size = [], [], 0
+                last = start + _PARCEL >= len(content)
+                digest = _sha256(path, files) if last and wanted else ""
+                paths.append((path, start > 0, digest, word))
+                blobs.append(piece)
+                size += len(piece)
     if paths:
         yield paths, blobs

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import queue
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Final
+
+_AHEAD: Final = 2
+"""Contents that are read and checked while an earlier one is on its way."""
 
 
 class StoredFiles(Mapping[str, bytes]):
@@ -40,6 +46,53 @@ class StoredFiles(Mapping[str, bytes]):
         inner = {f"{folder}/{path}": data for path, data in self._ready.items()}
         moved = {f"{folder}/{path}": sha for path, sha in self._digests.items()}
         return StoredFiles(moved, self._read, {**inner, **ready})
+
+    def each(self, paths: Iterable[str]) -> Generator[bytes, None, None]:
+        """Contents in the order asked for; a thread reads stored ones ahead of who takes them.
+
+        Args:
+            paths: Paths of this tree.
+
+        Raises:
+            Exception: What reading a content raises, when that content's turn has come.
+        """
+        wanted = list(paths)
+        stored = [path for path in wanted if path not in self._ready]
+        if len(stored) < 2:
+            yield from (self[path] for path in wanted)
+            return
+        read: queue.Queue[bytes | BaseException] = queue.Queue(_AHEAD)
+        left = threading.Event()
+
+        def run() -> None:
+            for path in stored:
+                try:
+                    found: bytes | BaseException = self[path]
+                except BaseException as error:  # raised where the content is taken
+                    found = error
+                while not left.is_set():
+                    try:
+                        read.put(found, timeout=0.1)
+                        break
+                    except queue.Full:
+                        continue
+                if left.is_set() or isinstance(found, BaseException):
+                    return
+
+        thread = threading.Thread(target=run, name="bat-read-ahead", daemon=True)
+        thread.start()
+        try:
+            for path in wanted:
+                if path in self._ready:
+                    yield self._ready[path]
+                    continue
+                found = read.get()
+                if isinstance(found, BaseException):
+                    raise found
+                yield found
+        finally:
+            left.set()
+            thread.join()
 
     def __getitem__(self, path: str) -> bytes:
         if path in self._ready:

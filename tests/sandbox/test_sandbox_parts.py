@@ -7,6 +7,7 @@ import os
 import re
 import struct
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,6 +106,48 @@ def test_parcels_hold_everything(tree: dict[str, bytes]) -> None:
             assert append == (path in back) and not word
             back[path] = back.get(path, b"") + blob
     assert back == tree
+
+
+@given(
+    st.dictionaries(st.text("abc", min_size=1), st.binary(max_size=64), max_size=8),
+    st.sets(st.text("abc", min_size=1), max_size=4),
+    st.integers(0, 8),
+)
+def test_stored_files_are_read_ahead_in_order_and_once(
+    tree: dict[str, bytes], held: set[str], at_hand: int
+) -> None:
+    """Whatever is stored and whatever at hand: as if each was read when its turn came."""
+    digests = {path: f"{number:064x}" for number, path in enumerate(sorted(tree))}
+    by_digest = {digests[path]: content for path, content in tree.items()}
+    ready = {path: tree[path] for path in sorted(tree)[:at_hand]}
+    asked: list[str] = []
+
+    def read(digest: str) -> bytes:
+        asked.append(digest)
+        return by_digest[digest]
+
+    files = StoredFiles(digests, read, ready)
+    wanted = [path for path in sorted(tree) if path not in held]
+    assert list(files.each(wanted)) == [tree[path] for path in wanted]
+    assert asked == [digests[path] for path in wanted if path not in ready]
+
+
+def test_what_reading_ahead_raises_comes_in_its_turn_and_ends_its_thread() -> None:
+    def read(digest: str) -> bytes:
+        if digest == "3":
+            raise ValueError("corrupt")
+        return digest.encode()
+
+    files = StoredFiles({name: name for name in "012345"}, read)
+    found = []
+    with pytest.raises(ValueError, match="corrupt"):
+        for content in files.each("012345"):
+            found.append(content)
+    assert found == [b"0", b"1", b"2"]
+    given_up = files.each("012345")
+    assert next(given_up) == b"0"
+    given_up.close()
+    assert not [t for t in threading.enumerate() if t.name == "bat-read-ahead"]
 
 
 def test_wipe_deletes_what_an_agent_can_build(tmp_path: Path) -> None:
