@@ -87,7 +87,8 @@ def freeze(
         "schema_version": SCHEMA_VERSION,
         "rubric_digest": digest,
         "host_ended": host_ended,
-        "spec": spec.model_dump(mode="json"),
+        # No score hangs on worlds, and those of other splits have no business beside a rollout.
+        "spec": {**spec.model_dump(mode="json"), "fiction": {}},
         "truth": _pack({"cases": list(instance.cases), "facts": dict(instance.facts)}),
         "canaries": list(instance.canaries),
         "episode": {
