@@ -11,8 +11,6 @@ import importlib.util
 import json
 import os
 import sys
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from functools import cache, cached_property
 from importlib import metadata
@@ -24,6 +22,7 @@ import yaml
 from pydantic import ValidationError
 
 from bat_env.errors import TaskError, unknown_name
+from bat_env.kept import Kept
 from bat_env.sandbox.base import FileTree
 from bat_env.stages import Stage
 from bat_env.tasks.instance import SIZES, SPLITS, Generated, Instance, Size, Split
@@ -34,7 +33,8 @@ from bat_env.tasks.spec import TaskSpec
 ENTRY_POINTS: Final = "bat_env.tasks"
 """Entry-point group of third-party tasks; a value is a folder, or a callable that returns one."""
 
-_CACHED_INSTANCES: Final = 12
+_INSTANCE_BYTES: Final = 32 << 20
+"""For the drawn instances of one task: some sixty reduced ones, or ten of full size."""
 _IGNORED: Final = {"__pycache__", ".git", ".DS_Store"}
 
 
@@ -49,8 +49,7 @@ class Task:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.spec = _read_spec(folder)
-        self._instances: OrderedDict[tuple[str, int, str], Instance] = OrderedDict()
-        self._lock = threading.Lock()
+        self._instances: Kept[tuple[str, int, str], Instance] = Kept(_INSTANCE_BYTES, _bytes)
 
     def __repr__(self) -> str:
         return f"Task({self.spec.id!r}, version={self.spec.version})"
@@ -97,17 +96,7 @@ class Task:
             raise unknown_name("size", size, SIZES)
         if not 0 <= index < 2**31:
             raise TaskError(f"An instance index must be in [0, 2**31), got {index!r}.")
-        key = (split, index, size)
-        with self._lock:
-            if key in self._instances:
-                self._instances.move_to_end(key)
-                return self._instances[key]
-        made = self._generate(split, index, size)
-        with self._lock:
-            self._instances[key] = made
-            while len(self._instances) > _CACHED_INSTANCES:
-                self._instances.popitem(last=False)
-        return made
+        return self._instances.get((split, index, size), lambda: self._generate(split, index, size))
 
     def _generate(self, split: Split, index: int, size: Size) -> Instance:
         seed = self.seed(split, index)
@@ -284,6 +273,11 @@ def task_of(file: str) -> Task:
         file: ``__file__`` of the caller.
     """
     return _load(Path(file).resolve().parent)
+
+
+def _bytes(instance: Instance) -> int:
+    trees = (instance.public, instance.private, instance.probe_public, instance.probe_private)
+    return sum(len(content) for tree in trees for content in tree.values())
 
 
 def _read_spec(folder: Path) -> TaskSpec:

@@ -212,9 +212,10 @@ class CleanRunner:
         parts = [part for path in sorted(files) for part in (path, files[path])]
         key = key_of(*cases, output, *parts)
         cell = Cell("python", _RERUN.replace("NAMES", repr(list(cases))), int(key[:8], 16))
-        return self._memo.get(
+        found: dict[str, RerunResult] = self._memo.get(
             key, lambda: _run(lease, files, cell, list(cases), output, timeout_s), _repeatable
         )
+        return found
 
 
 def _repeatable(results: Mapping[str, RerunResult]) -> bool:

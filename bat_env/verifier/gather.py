@@ -196,10 +196,11 @@ class _Work:
         every = (self.spec.output.path.format(case=c) for c in self.instance.cases)
         paths = list(dict.fromkeys(every))
         parts = [p for path in paths if path in files for p in (path, files[path])]
-        return self.memo.get(
+        found: GradeResult = self.memo.get(
             key_of("grade", self.looks.about, *parts),
             lambda: self.grader.grade(self.task, self.instance, files),
         )
+        return found
 
     def done(self) -> list[str]:
         """Cases with a valid output of this episode's own: only they can earn anything."""
