@@ -299,14 +299,14 @@ def make_trainer(
     """
     from datasets import Dataset
     from trl.trainer.grpo_config import GRPOConfig
-    from trl.trainer.grpo_trainer import GRPOTrainer
 
     from bat_agent.sft import with_adapter
+    from bat_agent.trimmed import TrimmedTrainer
 
     steps = len(prompts) // preset.grpo.groups_per_batch
     model = with_adapter(policy.model, preset)
     model.train()
-    trainer = GRPOTrainer(
+    trainer = TrimmedTrainer(
         model=model,
         reward_funcs=[episode_reward],
         args=GRPOConfig(**grpo_arguments(preset, out, steps=steps, seed=seed)),

@@ -58,6 +58,15 @@ class HostSide:
         return None if self._scoring is None else self._scoring.rubric
 
     @property
+    def places(self) -> int | None:
+        """Environments like this one that may be in the middle of an episode at once, for memory.
+
+        ``None`` where its sandbox comes from no pool. See
+        :attr:`bat_env.sandbox.SandboxPool.places`.
+        """
+        return self._bench.places
+
+    @property
     def trajectory_path(self) -> Path | None:
         """The last trajectory file, or ``None``."""
         return None if self._recorder is None else self._recorder.path

@@ -109,6 +109,12 @@ class Workbench:
             raise SandboxError("This environment has no sandbox pool yet; call reset().")
         return self._pool
 
+    @property
+    def places(self) -> int | None:
+        """Episodes like this one that memory allows at once; ``None`` without a pool."""
+        pooled = self._pool is not None and isinstance(self.sandbox, str)
+        return self.pool.places if pooled else None
+
     def begin(self, limits: Limits, files: FileTree) -> Manifest:
         """Start an episode: a wiped sandbox with ``files`` in it.
 

@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import json
 import logging
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -153,6 +154,9 @@ class EnvPool:
     Args:
         extra_kwargs: Further constructor arguments of every environment.
         agent_name: Who plays, for the trajectories of environments that write some.
+
+    Attributes:
+        places: Environments that may be in an episode at once; ``None`` until one was looked at.
     """
 
     def __init__(
@@ -162,6 +166,17 @@ class EnvPool:
         self._agent_name = agent_name
         self._idle: dict[str, list[Any]] = defaultdict(list)
         self._lock = threading.Lock()
+        self.places: int | None = None
+
+    def look(self, env: Any) -> None:
+        """Learn from an environment that was reset how many may run at once.
+
+        Episodes of one wave wait for each other, so one that finds no sandbox would never get one.
+        """
+        places = getattr(env.unwrapped, "places", None)
+        places = sys.maxsize if places is None else int(places)
+        with self._lock:
+            self.places = places if self.places is None else min(places, self.places)
 
     def acquire(self, spec: ResetSpec) -> Any:
         """An environment for ``spec``, not yet reset."""

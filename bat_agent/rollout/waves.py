@@ -114,7 +114,7 @@ def run_rows(
         temperature: 0 is greedy.
         seed: Entropy shared by the run; with the row's id and the turn it seeds each action.
         row_ids: Ids of the rows, default 0, 1, ...
-        max_live: Most environments (and sandboxes) at once.
+        max_live: Most environments (and sandboxes) at once; fewer where memory allows fewer.
         env_threads: Threads for blocking environment calls; default twice the cores.
         pool: Environments to reuse across runs; default: made here and closed at the end.
         progress: Called as episodes end.
@@ -218,10 +218,12 @@ class _Runner:
     def run(self, max_live: int) -> list[RolloutRow]:
         queue = [(i, 1) for i in range(len(self.specs))]
         while True:
-            room = max_live - len(self.live)
+            room = self._room(max_live)
             admitted, queue = queue[:room], queue[room:]
             fresh = self._each(self._reset, admitted)
             queue += self._settle(fresh)
+            if fresh and queue and self._room(max_live) > 0:
+                continue
             if not self.sampler.any_live(len(self.live)):
                 if queue:
                     continue
@@ -230,6 +232,11 @@ class _Runner:
             self._each(lambda pair: self._step(*pair), list(zip(self.live, turns, strict=True)))
             queue += self._settle([])
         return [self.rows[i] for i in range(len(self.specs))]
+
+    def _room(self, max_live: int) -> int:
+        """Rows that may begin now. The first one alone: it tells how many sandboxes there are."""
+        places = 1 if self.pool.places is None else self.pool.places
+        return max(0, min(max_live, places) - len(self.live))
 
     def abandon(self) -> None:
         """Close what is still open when a run ends early."""
@@ -261,6 +268,7 @@ class _Runner:
         except INFRASTRUCTURE as error:
             self._fail(live, error)
             return live
+        self.pool.look(live.env)
         live.start = reset_facts(info)
         row.digest = str(info.get("workspace_digest", ""))
         row.prompt_ids = self.codec.prompt_ids(observation, live.start)

@@ -24,6 +24,7 @@ PING_S: Final = 20.0
 """A warm sandbox that does not answer in this time is replaced, seconds."""
 
 _POLL_S: Final = 0.5
+_ROOM_BESIDE: Final = 2
 _WARN_S: Final = 30.0
 _log = logging.getLogger(__name__)
 
@@ -96,6 +97,15 @@ class SandboxPool:
     def coming(self) -> int:
         """Sandboxes that are ready or being started in the background."""
         return len(self._ready) + self._starting
+
+    @property
+    def places(self) -> int:
+        """Leases that a caller may hold at once and still not block itself, at least 1.
+
+        Where all of them wait for each other (episodes of one wave), a further one would wait for
+        ever. Room for leases beside them is left.
+        """
+        return max(1, self._budget.total_mb // self.need_mb - _ROOM_BESIDE)
 
     # ----------------------------------------------------------------------------------- filling
 

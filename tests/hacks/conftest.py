@@ -13,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from stand import Stand
 
 GetStand = Callable[..., Stand]
+HELD = 4
+"""Stands at a time; each holds a sandbox, and containers are large."""
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +25,8 @@ def stand() -> Iterator[GetStand]:
     def get(task_id: str, backend: str, tier: str = "lite") -> Stand:
         key = (task_id, backend, tier)
         if key not in made:
+            while len(made) >= HELD:
+                made.pop(next(iter(made))).end()
             made[key] = Stand(*key)
         return made[key]
 

@@ -11,10 +11,14 @@ import pytest
 import torch
 import toy_chain
 import toy_training
+from hypothesis import given
+from hypothesis import strategies as st
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from bat_agent.grpo import make_trainer
 from bat_agent.policy import load_policy
 from bat_agent.rollout import EnvPool, GroupMismatchError, ResetSpec
+from bat_agent.trimmed import bundles
 
 pytestmark = pytest.mark.train
 
@@ -149,3 +153,42 @@ def test_group_members_must_start_alike(toy_start: Path, tmp_path: Path) -> None
     trainer = trainer_for(toy_start, tmp_path, specs)
     with pytest.raises(GroupMismatchError, match="differ in workspace"):
         batch_of(trainer, specs)
+
+
+def test_trimming_changes_no_value_and_no_gradient(ragged: tuple[Any, dict[str, Any]]) -> None:
+    """Against TRL's own computation over the padded batch."""
+    trainer, batch = ragged
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    keep = batch["completion_ids"].size(1)
+    seen = batch["completion_mask"].bool()
+    weight = torch.rand(seen.shape, generator=torch.Generator().manual_seed(1)) * seen
+    found = []
+    for owner in (type(trainer), GRPOTrainer):
+        compute = owner._get_per_token_logps_and_entropies
+        trainer.model.zero_grad()
+        values, entropy, _ = compute(trainer, trainer.model, ids, mask, keep, compute_entropy=True)
+        (values * weight).sum().backward()
+        gradient = torch.cat([p.grad.flatten() for p in trainer.model.parameters()])
+        found.append((values[seen].detach(), entropy[seen].detach(), gradient.clone()))
+    trimmed, padded = found
+    assert trimmed[0].numel() > 200
+    for ours, theirs in zip(trimmed, padded, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 1400), st.integers(0, 1536)), min_size=1, max_size=40),
+    st.integers(1, 16),
+)
+def test_bundles_hold_every_row_once_and_little_padding(
+    lengths: list[tuple[int, int]], most: int
+) -> None:
+    before, after = [b for b, _ in lengths], [a for _, a in lengths]
+    found = bundles(before, after, most)
+    assert sorted(row for rows in found for row in rows) == list(range(len(lengths)))
+    for rows in found:
+        assert len(rows) <= most
+        if len(rows) > 1:
+            width = max(before[i] for i in rows) + max(1, *(after[i] for i in rows))
+            assert width * len(rows) <= 1.2 * sum(before[i] + after[i] for i in rows)

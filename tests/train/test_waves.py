@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import toy_chain
 import toy_training
+from gymnasium.envs.registration import EnvSpec
 
 from bat_agent.grpo import RolloutFunction
 from bat_agent.policy import load_policy
@@ -28,6 +30,8 @@ from bat_agent.rollout import (
 )
 from bat_agent.rollout.waves import run_rows
 from bat_env.errors import ConfigError
+from bat_env.sandbox import Limits, SandboxPool
+from bat_env.sandbox.budget import Budget
 
 pytestmark = pytest.mark.train
 SPECS = [ResetSpec(toy_chain.ENV_ID, 300 + i) for i in range(12)]
@@ -61,6 +65,51 @@ def test_the_cache_changes_nothing(toy_start: Path) -> None:
     assert tokens(rows[True]) == tokens(rows[False])
     for a, b in zip(rows[True], rows[False], strict=True):
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+
+
+class Holding(toy_chain.ToyChain):
+    """Holds a sandbox of a small pool from its reset to its end."""
+
+    pool: SandboxPool
+    held: Any = None
+
+    @property
+    def places(self) -> int:
+        return self.pool.places
+
+    def reset(self, **how: Any) -> Any:
+        self.held = self.held or self.pool.acquire(timeout_s=20)
+        return super().reset(**how)
+
+    def _answer(self, *parts: Any) -> Any:
+        if any(parts[2:]):
+            self.pool.release(self.held)
+            self.held = None
+        return super()._answer(*parts)
+
+
+def test_a_wave_is_no_wider_than_the_memory(
+    toy_start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of a wave wait for each other: one without a sandbox would never get one."""
+    limits = Limits(memory_mb=512, workspace_mb=16, tmp_mb=8)
+    budget = Budget(1, watch=False)
+    pool = SandboxPool("local", limits, 1, budget=budget, preload=())
+    budget.total_mb = 5 * pool.need_mb
+    monkeypatch.setattr(Holding, "pool", pool, raising=False)
+    monkeypatch.setitem(gym.registry, "Holding-v0", EnvSpec("Holding-v0", entry_point=Holding))
+    specs = [ResetSpec("Holding-v0", 300 + i) for i in range(8)]
+    stats = WaveStats()
+    try:
+        rows = run_policy(
+            load_policy(toy_start), specs, temperature=1.0, seed=1, max_live=8, stats=stats
+        )
+    finally:
+        pool.close()
+    free = run_policy(load_policy(toy_start), SPECS[:8], temperature=1.0, seed=1)
+    assert tokens(rows) == tokens(free)
+    assert stats.retries == 0 and all(row.episode.reward is not None for row in rows)
+    assert pool.places == 3 and stats.waves >= 3
 
 
 def test_greedy_needs_no_seed(toy_start: Path) -> None:
