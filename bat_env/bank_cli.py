@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -175,6 +176,7 @@ def bank_verify(
 ) -> None:
     """Read every row and file of the bank; with --replay make states again and compare them."""
     from bat_env.bank import Bank
+    from bat_env.bank.progress import reporter
     from bat_env.bank.replaying import replay_states
 
     with Bank.open(path) as bank:
@@ -190,7 +192,14 @@ def bank_verify(
         said = f"{report.states} states, {report.demonstrations} demonstrations, {report.blobs} "
         said += "files read"
         if replay:
-            again = replay_states(bank, backend=backend, sample=sample or None, seed=seed)
+            with reporter(not as_json) as told:
+                again = replay_states(
+                    bank,
+                    backend=backend,
+                    sample=sample or None,
+                    seed=seed,
+                    progress=functools.partial(told, "replayed"),
+                )
             document["replay"] = again.to_json()
             problems += again.problems
             said += (

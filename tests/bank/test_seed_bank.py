@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from bat_env.bank import Bank, preflight
 from bat_env.bank.replaying import replay_states
 from bat_env.bank.slices import count_slices
+from bat_env.cli import app
 from bat_env.env import AutoMedEnv
 from bat_env.grader import shared_grader
 from bat_env.stages import OUTCOMES, Stage
@@ -63,10 +65,11 @@ def test_a_state_of_each_track_starts(seed_bank: Path, backend: str) -> None:
 
 
 def test_admitted_states_replay_to_the_byte(seed_bank: Path, made_on: str) -> None:
-    with Bank.open(seed_bank) as bank:
-        report = replay_states(bank, backend=made_on, sample=3, seed=1)
-    assert report.ok, report.problems
-    assert (report.states, report.identical) == (3, 3)
+    asked = ["bank", "verify", "--path", str(seed_bank), "--replay", "--backend", made_on]
+    done = CliRunner().invoke(app, [*asked, "--sample", "3", "--seed", "1"])
+    assert done.exit_code == 0, done.output
+    assert f"3 states replayed on {made_on}: 3 to the byte, 0 within" in done.stdout
+    assert "3/3" in done.stderr
 
 
 @pytest.mark.docker
