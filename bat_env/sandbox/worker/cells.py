@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from . import files, proc
+from . import counting, files, proc
 from .isolation import Isolation, Session
 from .laying import Laying
 from .running import Running
@@ -266,15 +266,32 @@ class Cells:
         if self.running and now >= self._next_watch:
             table = self.isolation.processes()
             for cell in self.running.values():
-                cell.check_usage(table, self.spares.report)
+                self._check_usage(cell, table)
             self._next_watch = time.monotonic() + _WATCH_S
         self._start_queued()
         if now >= max(self._refill_at, self.spares.pause_until):
             self._prepare_next()
             self.spares.refill()
             self.isolation.reap()
+            counting.collect()
             if self.isolation.chores:  # the kernel is still at it: no busy waiting
                 self._refill_at = now + _REFILL_S
+
+    def _check_usage(self, cell: Running, table: list[proc.Process]) -> None:
+        if cell.count is not None and cell.count.overdue:
+            self._end_count(cell)
+        if cell.check_usage(table) and cell.count is not None:
+            on_count = partial(self._on_count, cell)
+            self.selector.register(cell.count.fd, selectors.EVENT_READ, on_count)
+
+    def _on_count(self, cell: Running) -> None:
+        if cell.count is not None and cell.count.take():
+            self._end_count(cell)
+
+    def _end_count(self, cell: Running) -> None:
+        if cell.count is not None:
+            self._unregister(cell.count.fd)
+            cell.end_count(self.spares.report)
 
     def _look(self) -> None:
         """Find cells that ended before their parent hears of it: the host need not wait for that.
@@ -305,6 +322,8 @@ class Cells:
     def _finish(self, cell: Running, status: int, cpu: int) -> None:
         for capture in cell.captures:
             self._unregister(capture.fd)
+        if cell.count is not None:
+            self._unregister(cell.count.fd)
         cell.hear()
         cell.check_left()
         self.isolation.finish(cell.spare.cage, cell.spare.pid)

@@ -12,14 +12,12 @@ from typing import Any
 
 from . import proc
 from .capture import Capture
+from .counting import Count
 from .isolation import Isolation, Session
 from .spares import Spare
 
 OUTPUT_CEILING = 64 << 20
 """A cell that printed this many bytes in all is ended with the limit ``output``."""
-
-_COUNT_S = 0.1
-"""CPU time for one exact count of a cell's memory (20 ms for each GiB), not to stall the others."""
 
 _STORM_S = 0.05
 """A cell of this many seconds may have met the limit of processes unseen."""
@@ -47,6 +45,7 @@ class Running:
         limit: The limit that ended it so far, or None.
         looks: How many more times to look for an early sign of its end.
         before: The cgroup's counters at the start.
+        count: Of its memory, while one is under way.
     """
 
     def __init__(
@@ -74,6 +73,7 @@ class Running:
         self.shared = 0
         """KiB that the last count found to be in the sum of all processes more than once."""
         self.recount_at = 0.0
+        self.count: Count | None = None
 
     def kill(self, limit: str | None) -> None:
         """End every process of the cell; the first reason given stands."""
@@ -101,28 +101,31 @@ class Running:
         if not self.killed and sum(c.total for c in self.captures) > OUTPUT_CEILING:
             self.kill("output")
 
-    def check_usage(self, table: list[proc.Process], baseline: dict[str, int]) -> None:
+    def check_usage(self, table: list[proc.Process]) -> bool:
         """Apply the limits that the kernel does not enforce over the whole cell.
 
         Args:
             table: All processes.
-            baseline: ``VmSize`` and ``RssAnon`` of the zygote in KiB: what a fork shares.
+
+        Returns:
+            Whether an exact count of its memory has begun: :meth:`end_count` applies it.
         """
         if self.killed:
-            return
+            return False
         members = self.isolation.members(self.spare.cage, self.spare.pid, table)
         tasks = sum(p.threads for p in members)
         if tasks > self.session.limits["pids"]:
             self.kill("pids")
-            return
+            return False
         limit = self.session.limits["memory_mb"] * 1024
         total = sum(p.anon for p in members)
-        if total <= limit:
-            return
-        if total - self.shared > limit or time.monotonic() >= self.recount_at:
-            self.shared = total - self._count(members, baseline)
-        if total - self.shared > limit:
-            self.kill("memory")
+        if self.count is not None or total <= limit:
+            return False
+        if total - self.shared <= limit and time.monotonic() < self.recount_at:
+            return False
+        with contextlib.suppress(OSError):  # no room for a helper now: at the next look
+            self.count = Count(self.isolation, members)
+        return self.count is not None
 
     def check_left(self) -> None:
         """Name the limit of processes for a cell that filled it and left between two looks.
@@ -137,36 +140,34 @@ class Running:
         if sum(p.threads for p in members) >= self.session.limits["pids"]:
             self.limit = "pids"
 
-    def _count(self, members: list[proc.Process], baseline: dict[str, int]) -> int:
-        """Memory of the cell in KiB, each page once and those of the zygote not at all.
+    def end_count(self, baseline: dict[str, int]) -> None:
+        """Apply the limit of memory to what the count has found, however far it has come.
 
-        The size of a process alone says little of what it shares: it may look like a fresh fork and
-        hold pages of its own, or share all that it has with its parent.
+        It has each page of the cell once and those of the zygote not at all. The size of a process
+        alone says little of what it shares: it may look like a fresh fork and hold pages of its
+        own, or share all that it has with its parent.
+
+        Args:
+            baseline: ``VmSize`` and ``RssAnon`` of the zygote in KiB: what a fork shares.
         """
-        began = time.process_time()
+        count, self.count = self.count, None
+        if count is None:
+            return
+        count.close()
         held, size = baseline.get("RssAnon", 0), baseline.get("VmSize", 0) * 0.9
         counted = alike = 0
-        # The smallest first: should time run out, what is left counts too much and not too little.
-        for process in sorted(members, key=lambda p: p.anon):
+        unseen: list[int | None] = [None] * (len(count.members) - len(count.shares))
+        for process, share in zip(count.members, count.shares + unseen, strict=True):
             fork = process.size >= size
             guess = max(0, process.anon - held) if fork else process.anon
-            share = None
-            if time.process_time() - began < _COUNT_S:
-                share = self._share(process)
             counted += guess if share is None else share
             alike += fork and share is not None
-        cost = time.process_time() - began
-        self.recount_at = time.monotonic() + 20 * cost
+        self.recount_at = time.monotonic() + 20 * count.cost
         # The zygote itself has part of each of its pages, too.
-        return counted - held * alike // (alike + 1)
-
-    def _share(self, process: proc.Process) -> int | None:
-        try:
-            with self.isolation.as_agent():
-                return proc.proportional(process.pid)
-        except PermissionError:
-            # What we start may be inspected: so this one has taken measures against it.
-            return process.anon if self.isolation.sees_exit else None
+        counted -= held * alike // (alike + 1)
+        self.shared = sum(p.anon for p in count.members) - counted
+        if counted > self.session.limits["memory_mb"] * 1024:
+            self.kill("memory")
 
     def drain(self) -> None:
         """After the last process is gone: take what is left in the pipes."""
@@ -241,6 +242,8 @@ class Running:
     def close(self) -> None:
         """Free descriptors."""
         self.spare.control.close()
+        if self.count is not None:
+            self.count.close()
         for capture in self.captures:
             capture.close()
 
