@@ -100,6 +100,7 @@ def test_a_count_that_is_held_up_holds_up_nobody(monkeypatch: pytest.MonkeyPatch
     """The kernel may keep whoever looks at a process waiting for as long as the process likes."""
     sizes = (3, 1, 2)
     members = [proc.Process(pid, 1, 0, 1, 10, size, 0) for pid, size in enumerate(sizes)]
+    monkeypatch.setattr(counting, "_PATIENCE_S", 1.0)
     monkeypatch.setattr(proc, "proportional", lambda pid: time.sleep(600) if pid == 2 else pid)
     began = time.monotonic()
     count = counting.Count(Plain({}), members)

@@ -20,8 +20,9 @@ from .isolation import Isolation
 
 _CPU_S = 0.1
 """CPU time for one count (20 ms for each GiB), not to take it from the cells."""
-_PATIENCE_S = 2.0
-"""After so long the count ends with what is known by then."""
+_PATIENCE_S = 5.0
+"""After so long the count ends with what is known by then. What is not counts too much: a cell that
+does nothing wrong must not come to this on a busy machine."""
 _ROW = struct.Struct("=qd")
 _UNKNOWN = -1
 _ending: set[int] = set()
