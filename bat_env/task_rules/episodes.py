@@ -25,10 +25,13 @@ MIN_COST: Final = 0.05
 """What a mistake costs at least where it lists something, over the instances played."""
 MAX_ELSEWHERE: Final = 0.25
 """What a mistake may cost where it lists nothing: one item of a stage, which hangs on the case."""
+FORFEIT: Final = ("S2", "S3", "S4")
+"""Stages that are lost too where the outputs, or the runs that are looked at, are worth nothing."""
 LEAST_STATED: Final = {"task": 1 / 3}
 LEAST_STATED_STAGE: Final = 0.5
 """Share of what a mistake costs that it must list; the task's part hangs on the instance most."""
 ALL: Final = "overall"
+WORTHLESS: Final = "worthless"
 MAX_CPU_S: Final = {"mini": 1.5, "full": 15.0}
 MAX_STAGE_CPU_S: Final = 0.5
 MAX_CHECK_CHARS: Final = 1200
@@ -108,7 +111,9 @@ def listed_mistakes(player: Player, mistakes: Iterable[Mistake] | None = None) -
     """Each listed mistake costs where it says and hardly elsewhere, and its check shows it.
 
     What it costs hangs on the instance: where the first does not fit, what is listed must lie
-    within what three instances cost.
+    within what three instances cost. A mistake that spoils outputs so far that they are worth
+    nothing on one of the three may lose the stages that made them, or not, whatever it lists: the
+    draw of the cases decides.
     """
     chosen = [m for m in mistakes or player.task.mistakes if not m.outcome]
     clean = player.printed({m.id: m.check for m in chosen if m.check})
@@ -116,11 +121,14 @@ def listed_mistakes(player: Player, mistakes: Iterable[Mistake] | None = None) -
     for mistake in chosen:
         done = player.play(mistake.choices, tier=mistake.tier, check=mistake.check)
         paid = [_paid(player, mistake, done)]
-        player.lost[mistake.id] = {part: loss for part, loss in paid[0].items() if part != ALL}
+        player.lost[mistake.id] = {
+            part: loss for part, loss in paid[0].items() if part not in (ALL, WORTHLESS)
+        }
         faults = _costs(mistake, paid)
         if faults:
             paid += _elsewhere(player, partial(_paid, player, mistake))
-            faults = _costs(mistake, paid)
+            spoils = "task" in mistake.costs and any(each[WORTHLESS] for each in paid)
+            faults = _costs(mistake, paid, FORFEIT if spoils else ())
         wrong += faults
         try:
             _shows(mistake, done, clean.get(mistake.id, ""))
@@ -139,28 +147,43 @@ def _elsewhere(player: Player, play: Callable[[], T]) -> list[T]:
 
 
 def _paid(player: Player, mistake: Mistake, done: Played | None = None) -> dict[str, float]:
-    """What a mistake costs against careful work on the same instance: by part, and overall."""
+    """What a mistake costs against careful work on the same instance: by part, and overall.
+
+    ``WORTHLESS`` is 1 where its outputs are worth nothing.
+    """
     done = done or player.play(mistake.choices, tier=mistake.tier)
     good = player.careful(tier=mistake.tier)
     by_part = {part: round(good.parts[part] - done.parts[part], 3) for part in good.parts}
-    return {**by_part, ALL: good.score - done.score}
+    return {**by_part, ALL: good.score - done.score, WORTHLESS: float(done.worthless)}
 
 
-def _costs(mistake: Mistake, paid: Sequence[Mapping[str, float]]) -> list[str]:
-    """What is listed is lost, and about what is lost is listed: the faults found."""
+def _costs(
+    mistake: Mistake, paid: Sequence[Mapping[str, float]], by_chance: Sequence[str] = ()
+) -> list[str]:
+    """What is listed is lost, and about what is lost is listed: the faults found.
+
+    Args:
+        mistake: The mistake.
+        paid: What it cost, instance by instance.
+        by_chance: Parts that it may lose or not.
+    """
     wrong = []
     least = {part: min(each[part] for each in paid) for part in paid[0]}
     most = {part: max(each[part] for each in paid) for part in paid[0]}
     for part, stated in mistake.costs.items():
+        if part in by_chance:
+            continue
         if most[part] < stated or statistics.fmean(each[part] for each in paid) < MIN_COST:
             wrong.append(f"{mistake.id} must cost {stated} in {part}, it costs {most[part]}.")
     if most[ALL] < 0.004:
         wrong.append(f"{mistake.id}: the episode must pay too.")
     for part, loss in least.items():
+        if part in (*by_chance, ALL, WORTHLESS):
+            continue
         known = mistake.costs.get(part)
         if known is None:
             # S5 holds outputs against their floor: what spoils them costs S5 too.
-            if part not in ("S5", ALL) and loss >= MAX_ELSEWHERE:
+            if part != "S5" and loss >= MAX_ELSEWHERE:
                 wrong.append(f"{mistake.id} also costs {loss} in {part}: list it.")
         elif known < LEAST_STATED.get(part, LEAST_STATED_STAGE) * loss:
             wrong.append(

@@ -10,6 +10,8 @@ from typing import Any, Final
 from bat_env.bank.memory import States
 from bat_env.bank.state import StageState
 from bat_env.env import AutoMedEnv
+from bat_env.rubric.base import Context
+from bat_env.rubric.infer import nothing
 from bat_env.sandbox.base import CellResult
 from bat_env.stages import Stage
 from bat_env.task_rules.cpu import tree_cpu_s
@@ -34,6 +36,8 @@ class Played:
         notes: Messages of the items that are not met.
         cpu_s: CPU seconds of the episode in all processes, or ``None`` where unknown.
         check: What the check cell gave, if one was asked for.
+        worthless: Whether its outputs, or clean runs of its pipeline, are worth no more than a
+            trivial answer.
     """
 
     score: float
@@ -43,6 +47,7 @@ class Played:
     notes: str
     cpu_s: float | None
     check: CellResult | None = None
+    worthless: bool = False
 
 
 class Player:
@@ -118,7 +123,7 @@ class Player:
         if cpu_s is not None and not choices and not check and tier == "lite":
             key = size if state is None else state.state_id
             self.cheapest[key] = min(cpu_s, self.cheapest.get(key, cpu_s))
-        return _played(env, info, cpu_s, checked)
+        return _played(self.task, env, info, cpu_s, checked)
 
     def printed(self, checks: Mapping[str, str]) -> dict[str, str]:
         """What check cells print in the workspace that careful work leaves, key by key."""
@@ -199,7 +204,11 @@ def _step(env: AutoMedEnv, action: dict[str, Any]) -> tuple[bool, dict[str, Any]
 
 
 def _played(
-    env: AutoMedEnv, info: Mapping[str, Any], cpu_s: float | None, check: CellResult | None
+    task: Task,
+    env: AutoMedEnv,
+    info: Mapping[str, Any],
+    cpu_s: float | None,
+    check: CellResult | None,
 ) -> Played:
     result = info["result"]
     grade = env.episode.evidence.grade
@@ -207,6 +216,8 @@ def _played(
     errors = [c.result.stderr[-300:] for c in env.episode.cells if not c.result.ok]
     missed = [f"{v.item}: {v.message}" for v in verdicts if v.state != "pass"]
     parts = {**result["stages"], "task": result["task"]}
+    bar = nothing(Context(task.spec, env.instance))
+    pilot = env.episode.evidence.pilot or {}
     return Played(
         score=float(result["score"]),
         parts={part: float(value) for part, value in parts.items() if value is not None},
@@ -215,4 +226,5 @@ def _played(
         notes="; ".join([*errors, *missed])[:1500],
         cpu_s=cpu_s,
         check=check,
+        worthless=bool(pilot.get("worthless")) or (grade is not None and grade.score <= bar),
     )

@@ -152,6 +152,26 @@ def test_what_hangs_on_the_instance_is_asked_of_three(task: Task) -> None:
         episodes.oracle_scores(Elsewhere(task, {"careful": hard}, careful=hard))
 
 
+def test_stages_of_worthless_outputs_are_lost_or_not_as_the_cases_fall(task: Task) -> None:
+    mistake = Mistake("m", "t", "common", {"mode": "train"}, {"task": 0.3, "S2": 0.3, "S3": 0.9})
+    spoilt = replace(GOOD, score=0.5, parts={**GOOD.parts, "task": 0.1, "S4": 0.0})
+    player = Elsewhere(task, {"poor": spoilt}, careful=GOOD, poor=spoilt)
+    with pytest.raises(AssertionError) as caught:
+        episodes.listed_mistakes(player, [mistake])
+    for said in ("must cost 0.3 in S2", "must cost 0.9 in S3", "also costs 1.0 in S4"):
+        assert said in str(caught.value)
+    worth = {"poor": replace(spoilt, worthless=True)}
+    episodes.listed_mistakes(Elsewhere(task, worth, careful=GOOD, poor=spoilt), [mistake])
+    for costs, message in (
+        ({"S2": 0.3, "S3": 0.9}, "must cost 0.3 in S2"),
+        ({**mistake.costs, "S1": 0.1}, "must cost 0.1 in S1"),
+        ({"task": 0.95}, "must cost 0.95 in task"),
+    ):
+        player = Elsewhere(task, worth, careful=GOOD, poor=spoilt)
+        with pytest.raises(AssertionError, match=message):
+            episodes.listed_mistakes(player, [replace(mistake, costs=costs)])
+
+
 def test_true_costs_are_told_after_their_rule(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake(task, careful=GOOD)
     fake.lost = {"training_mode": {"S2": 0.2, "task": 0.1}}
