@@ -131,7 +131,7 @@ class Player:
         room = self.task.spec.budgets.calls - len(self.task.script()) - 1
         for number, (key, check) in enumerate(checks.items()):
             if number % room == 0:
-                env.reset(seed=1, options={"index": INDEX, "size": "mini"})
+                env.reset(seed=1, options={"index": self._index, "size": "mini"})
                 for cell in self.task.script():
                     if cell.stage <= Stage.S4:
                         _step(env, execute_call(cell.language, cell.code))

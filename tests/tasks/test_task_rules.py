@@ -172,6 +172,17 @@ def test_stages_of_worthless_outputs_are_lost_or_not_as_the_cases_fall(task: Tas
             episodes.listed_mistakes(player, [replace(mistake, costs=costs)])
 
 
+def test_a_check_may_have_nothing_to_show_on_one_instance(task: Task) -> None:
+    mistake = Mistake("m", "t", "common", {"mode": "train"}, {"S2": 0.2}, "print(1)")
+    parts = {**GOOD.parts, "S2": 0.7}
+    same = replace(GOOD, score=0.9, parts=parts, check=CellResult(0, "as clean\n"))
+    other = replace(same, check=CellResult(0, "a trace\n"))
+    episodes.listed_mistakes(Elsewhere(task, {"poor": other}, careful=GOOD, poor=same), [mistake])
+    with pytest.raises(AssertionError, match="prints the same for careful work"):
+        player = Elsewhere(task, {"poor": same}, careful=GOOD, poor=same)
+        episodes.listed_mistakes(player, [mistake])
+
+
 def test_true_costs_are_told_after_their_rule(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake(task, careful=GOOD)
     fake.lost = {"training_mode": {"S2": 0.2, "task": 0.1}}
