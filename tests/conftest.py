@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import functools
 import os
+import pwd
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -142,3 +145,43 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def repo_root() -> Path:
     """The source checkout that these tests belong to."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def as_nobody(repo_root: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run this interpreter as an ordinary user: ``as_nobody(*arguments, timeout=, input=)``.
+
+    In a mount namespace where the interpreter's folders can be reached, in the checkout. Skips
+    where the tests run as an ordinary user already.
+    """
+    if os.getuid() != 0:
+        pytest.skip("the other tests already run as an ordinary user")
+    if not shutil.which("unshare") or not shutil.which("setpriv"):
+        pytest.skip("needs unshare and setpriv (util-linux)")
+    user = pwd.getpwnam("nobody")
+    prefix = Path(sys.base_prefix).resolve()
+    closed = next((p for p in reversed(prefix.parents) if not p.stat().st_mode & 0o001), None)
+    reach = ""
+    if closed is not None:  # for example /root, where pyenv lives
+        inner = prefix.relative_to(closed)
+        reach = (
+            f"mkdir -p {tmp_path}/hold && mount --bind {prefix} {tmp_path}/hold && "
+            f"mount -t tmpfs -o mode=755 t {closed} && mkdir -p {closed}/{inner} && "
+            f"mount --bind {tmp_path}/hold {prefix} && "
+        )
+    command = (
+        f"{reach}cd {repo_root} && exec setpriv --reuid={user.pw_uid} --regid={user.pw_gid} "
+        f'--clear-groups {sys.executable} "$@"'
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "TMPDIR")}
+
+    def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["unshare", "--mount", "sh", "-c", command, "sh", *arguments],
+            capture_output=True,
+            text=True,
+            env=environment,
+            **options,
+        )
+
+    return run

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import subprocess
 import threading
@@ -196,6 +197,19 @@ def test_only_its_own_processes_count(preload: tuple[str, ...], hostile_box: Box
         neighbour.close()
         if runner.ident:
             runner.join()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_sample_holds_for_an_ordinary_user(
+    as_nobody: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    """Without any right of root outside; ``BAT_REDTEAM_SEED`` draws another sample."""
+    chosen = ["-m", "not slow and not docker", "tests/redteam/test_redteam.py"]
+    done = as_nobody("-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, timeout=1100)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None and int(passed[1]) >= len(SAMPLE) + len(CONTROLS) - 5
 
 
 def test_the_catalogue_is_whole() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pwd
-import shutil
 import signal
 import subprocess
 import sys
@@ -327,35 +325,10 @@ sys.exit(not report.ok)
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="the other tests already run as an ordinary user")
-@pytest.mark.skipif(not shutil.which("unshare") or not shutil.which("setpriv"), reason="util-linux")
-def test_local_holds_for_an_ordinary_user(tmp_path: Path) -> None:
-    """As nobody, in a mount namespace where the interpreter's folders can be reached."""
-    user = pwd.getpwnam("nobody")
-    prefix = Path(sys.base_prefix).resolve()
-    closed = next((p for p in reversed(prefix.parents) if not p.stat().st_mode & 0o001), None)
-    script = tmp_path / "nobody.py"
-    script.write_text(_NOBODY)
-    reach = ""
-    if closed is not None:  # for example /root, where pyenv lives
-        inner = prefix.relative_to(closed)
-        reach = (
-            f"mkdir {tmp_path}/hold && mount --bind {prefix} {tmp_path}/hold && "
-            f"mount -t tmpfs -o mode=755 t {closed} && mkdir -p {closed}/{inner} && "
-            f"mount --bind {tmp_path}/hold {prefix} && "
-        )
-    command = (
-        f"{reach}cd / && exec setpriv --reuid={user.pw_uid} --regid={user.pw_gid} --clear-groups "
-        f"{sys.executable} - {REPOSITORY} < {script}"
-    )
-    environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "TMPDIR")}
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", command],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environment,
-    )
+def test_local_holds_for_an_ordinary_user(
+    as_nobody: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = as_nobody("-", str(REPOSITORY), input=_NOBODY, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
