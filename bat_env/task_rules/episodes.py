@@ -112,8 +112,8 @@ def listed_mistakes(player: Player, mistakes: Iterable[Mistake] | None = None) -
 
     What it costs hangs on the instance: where the first does not fit, what is listed must lie
     within what three instances cost. A mistake that spoils outputs so far that they are worth
-    nothing on one of the three may lose the stages that made them, or not, whatever it lists: the
-    draw of the cases decides.
+    hardly anything on one of the three may lose the stages that made them, or not, whatever it
+    lists: the draw of the cases decides.
     """
     chosen = [m for m in mistakes or player.task.mistakes if not m.outcome]
     clean = player.printed({m.id: m.check for m in chosen if m.check})
@@ -149,7 +149,7 @@ def _elsewhere(player: Player, play: Callable[[], T]) -> list[T]:
 def _paid(player: Player, mistake: Mistake, done: Played | None = None) -> dict[str, float]:
     """What a mistake costs against careful work on the same instance: by part, and overall.
 
-    ``WORTHLESS`` is 1 where its outputs are worth nothing.
+    ``WORTHLESS`` is 1 where its outputs are worth hardly anything.
     """
     done = done or player.play(mistake.choices, tier=mistake.tier)
     good = player.careful(tier=mistake.tier)

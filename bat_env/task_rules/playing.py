@@ -23,6 +23,9 @@ INDEX: Final = 11
 FURTHER: Final = (12, 13)
 """Others, for what may hang on the instance."""
 
+SLIGHT: Final = 0.1
+"""Task score above a trivial answer's that hangs on the instance."""
+
 
 @dataclass(frozen=True)
 class Played:
@@ -37,7 +40,7 @@ class Played:
         cpu_s: CPU seconds of the episode in all processes, or ``None`` where unknown.
         check: What the check cell gave, if one was asked for.
         worthless: Whether its outputs, or clean runs of its pipeline, are worth no more than a
-            trivial answer.
+            trivial answer, or so little more that the next instance may have it otherwise.
     """
 
     score: float
@@ -216,7 +219,7 @@ def _played(
     errors = [c.result.stderr[-300:] for c in env.episode.cells if not c.result.ok]
     missed = [f"{v.item}: {v.message}" for v in verdicts if v.state != "pass"]
     parts = {**result["stages"], "task": result["task"]}
-    bar = nothing(Context(task.spec, env.instance))
+    bar = nothing(Context(task.spec, env.instance)) + SLIGHT
     pilot = env.episode.evidence.pilot or {}
     return Played(
         score=float(result["score"]),
