@@ -141,10 +141,15 @@ class BatEngine:
         from bat_agent.grpo import health_of, train_grpo
         from bat_agent.launch import train_in_processes
 
+        reward = 0.0
+
         def report(step: int, steps: int, metrics: Mapping[str, float]) -> None:
-            self.advance(step, steps, f"update {step}: reward {metrics.get('reward', 0.0):.2f}")
+            nonlocal reward
+            reward = metrics.get("reward", reward)  # a further update makes no new rollouts
+            self.advance(step, steps, f"update {step}: reward {reward:.2f}")
 
         preset, specs = self.config.preset, self.specs(plan)
+        updates = plan.steps * preset.grpo.iterations
         seed = derived_seed(self.config.seed, "round", plan.round_id)
         if preset.system.processes > 1:
             arguments = {
@@ -153,11 +158,11 @@ class BatEngine:
                 "seed": seed,
             }
             checkpoint = train_in_processes(
-                "grpo", preset, out, arguments, steps=plan.steps, progress=report
+                "grpo", preset, out, arguments, steps=updates, progress=report
             )
         else:
             checkpoint = train_grpo(start, specs, out, preset, seed=seed, progress=report)
-        health = health_of(out, plan.steps)
+        health = health_of(out, updates)
         rollouts = len(plan.draws) * self.config.preset.grpo.rollouts_per_group
         return Trained(
             checkpoint,

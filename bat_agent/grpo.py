@@ -167,12 +167,13 @@ def grpo_arguments(preset: Preset, out: Path, *, steps: int, seed: int) -> dict[
             f"Expected {rows} rows per step to divide into micro batches of "
             f"{grpo.micro_batch_rows} on {processes()} process(es). Change micro_batch_rows."
         )
-    arguments = common_arguments(preset, out, steps=steps, seed=seed) | {
+    updates = steps * grpo.iterations
+    arguments = common_arguments(preset, out, steps=updates, seed=seed) | {
         "per_device_train_batch_size": grpo.micro_batch_rows,
         "gradient_accumulation_steps": share,
         "steps_per_generation": share,
         "num_generations": grpo.rollouts_per_group,
-        "num_iterations": 1,
+        "num_iterations": grpo.iterations,
         "shuffle_dataset": False,
         "max_completion_length": rollout.max_completion_tokens,
         "temperature": rollout.temperature,
@@ -189,7 +190,8 @@ def grpo_arguments(preset: Preset, out: Path, *, steps: int, seed: int) -> dict[
         "loss_type": "grpo",
         "use_bias_correction_kl": False,
         "mask_truncated_completions": grpo.mask_truncated_completions,
-        "save_steps": grpo.save_every_steps,
+        # Between two batches: what is resumed makes its next rollouts, and does not lack its last.
+        "save_steps": grpo.save_every_steps * grpo.iterations,
         # Two at least: the older one goes before the newer one is sealed.
         "save_total_limit": max(2, grpo.keep_checkpoints),
         "remove_unused_columns": False,
@@ -276,7 +278,7 @@ def train_grpo(
     finally:
         pool.close()
     together(preset).wait_for_everyone()
-    health = health_of(out, len(specs))
+    health = health_of(out, len(specs) * preset.grpo.iterations)
     if trainer.is_world_process_zero():
         write_whole(out / HEALTH, json.dumps(health, indent=1, sort_keys=True))
     return save_final(out, trainer, preset, policy.digest, {"health": health})

@@ -108,8 +108,14 @@ class GrpoSettings(_Config):
         description="What a rollout is paid: the rubric's score of its stage, or the task outcome "
         "of the hand-in alone (one final reward).",
     )
-    steps_per_round: int = Field(50, ge=1)
-    save_every_steps: int = Field(5, ge=1)
+    iterations: int = Field(
+        1,
+        ge=1,
+        description="Updates from each batch of rollouts, the mu of GRPO; the clip acts from the "
+        "second on.",
+    )
+    steps_per_round: int = Field(50, ge=1, description="Batches of rollouts.")
+    save_every_steps: int = Field(5, ge=1, description="Batches from one checkpoint to the next.")
     keep_checkpoints: int = Field(3, ge=1)
 
 

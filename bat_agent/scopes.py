@@ -61,7 +61,12 @@ SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             gate_doubt=1.0,
             bank=BankSettings(per_cell=3, demos=80, p_good=0.7),
             # Observations of seven tracks are less usual, so they take more tokens.
-            tiny_cpu={"sft": {"steps": 300}, "rollout": {"max_completion_tokens": 1536}},
+            tiny_cpu={
+                "sft": {"steps": 300},
+                "rollout": {"max_completion_tokens": 1536},
+                # Rollouts are what costs here, and a second update learns as much from them again.
+                "grpo": {"iterations": 2},
+            },
         ),
     }
 )

@@ -1,4 +1,4 @@
-"""Runs one toy round in a process of its own: ``run_round.py START OUT STEPS``."""
+"""Runs one toy round in a process of its own: ``run_round.py START OUT STEPS ITERATIONS``."""
 
 from __future__ import annotations
 
@@ -15,5 +15,6 @@ from bat_agent.grpo import train_grpo
 
 if __name__ == "__main__":
     toy_chain.register()
-    start, out, steps = sys.argv[1:]
-    train_grpo(start, toy_training.plan(int(steps)), out, toy_training.PRESET, seed=11)
+    start, out, steps, iterations = sys.argv[1:]
+    preset = toy_training.PRESET.updated(grpo={"iterations": int(iterations)})
+    train_grpo(start, toy_training.plan(int(steps)), out, preset, seed=11)

@@ -24,10 +24,11 @@ SCRIPT = Path(__file__).with_name("run_round.py")
 STEPS = 10
 
 
-def start_round(start: Path, out: Path) -> subprocess.Popen[bytes]:
+def start_round(start: Path, out: Path, iterations: int = 1) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(start), str(out), str(STEPS)], env=environment
+        [sys.executable, str(SCRIPT), str(start), str(out), str(STEPS), str(iterations)],
+        env=environment,
     )
 
 
@@ -66,6 +67,31 @@ def test_grpo_killed_and_resumed_gives_identical_weights(
     ours, theirs = read_steps(out), read_steps(whole_run)
     assert [s["step"] for s in ours] == list(range(1, STEPS + 1))
     assert [s["loss"] for s in ours] == [s["loss"] for s in theirs]
+
+
+def test_several_updates_of_a_batch_survive_a_kill_between_them(
+    toy_start: Path, tmp_path: Path
+) -> None:
+    """The checkpoint lies between two batches: nothing of a batch is needed again."""
+    preset = toy_training.PRESET.updated(grpo={"iterations": 3})
+    whole = tmp_path / "whole"
+    train_grpo(toy_start, toy_training.plan(STEPS), whole, preset, seed=11)
+    steps = read_steps(whole)
+    assert [s["step"] for s in steps] == list(range(1, 3 * STEPS + 1))
+    assert [s["step"] for s in steps if "reward" in s] == list(range(1, 3 * STEPS + 1, 3))
+    health = json.loads((whole / HEALTH).read_text())
+    assert health["finite"] and health["steps"] == 3 * STEPS and len(health["reward"]) == STEPS
+    out = tmp_path / "killed"
+    process = start_round(toy_start, out, 3)
+    deadline = time.monotonic() + 300
+    while len(read_steps(out)) < 8 and time.monotonic() < deadline:
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert start_round(toy_start, out, 3).wait(timeout=300) == 0
+    assert weights(out / "final") == weights(whole / "final")
+    assert [s["loss"] for s in read_steps(out)] == [s["loss"] for s in steps]
 
 
 def test_a_finished_round_is_not_run_again(toy_start: Path, whole_run: Path) -> None:
