@@ -20,8 +20,10 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path`` through a temporary file in the same folder and ``os.replace``.
 
     Raises:
+        ConfigError: If a device, a pipe or the like is at ``path``: it is never replaced.
         DiskFullError: If the disk is full; what was there before is still there.
     """
+    _refuse_special(path, "the output")
     temporary: Path | None = None
     with named_if_full(path):
         try:
@@ -109,11 +111,21 @@ def check_file(path: Path, what: str) -> None:
     """Check that a file can be written at ``path``; leaves nothing behind.
 
     Raises:
-        ConfigError: If it is a folder, or the system refuses to write there.
+        ConfigError: If it is a folder, a device or the like, or the system refuses to write there.
     """
     if path.is_dir():
         raise ConfigError(f"Expected {what} to be a file, came the folder {path}. Name a file.")
     check_folder(path.parent, what)
+    _refuse_special(path, what)
+
+
+def _refuse_special(path: Path, what: str) -> None:
+    """A device would be replaced by a file, for every program of the machine."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ConfigError(
+            f"Expected {what} to be a regular file, but {path} is a device, a pipe or a socket. "
+            "Name a file."
+        )
 
 
 @contextlib.contextmanager

@@ -225,3 +225,17 @@ def test_many_small_steps_are_measured_together(monkeypatch: pytest.MonkeyPatch)
                 advance(done, 1000)
         assert progress.seconds_left() == 0.0
         assert progress._pace.value == pytest.approx(5.0)  # 200 s for 40 expected ones
+
+
+def test_a_pipe_is_never_replaced(tmp_path: Path) -> None:
+    """As root that would take a device from the whole machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    link = tmp_path / "link"
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        with pytest.raises(ConfigError, match="is a device, a pipe or a socket"):
+            check_file(path, "--out")
+        with pytest.raises(ConfigError, match="is a device, a pipe or a socket"):
+            write_json(path, {})
+    assert pipe.is_fifo() and link.is_symlink()
