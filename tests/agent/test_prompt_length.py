@@ -115,4 +115,5 @@ def test_a_recipe_of_ones_own_stays_as_it_is() -> None:
     assert run_config("lite", title="t", backend="local", preset=own).preset == own
     usual = run_config("lite", title="t", backend="local").preset
     assert usual.sft.steps == SCOPES["lite"].tiny_cpu["sft"]["steps"]
-    assert usual.grpo == load_preset("tiny-cpu").grpo
+    changed = load_preset("tiny-cpu").updated(grpo=SCOPES["lite"].tiny_cpu["grpo"])
+    assert usual.grpo == changed.grpo and usual.grpo.iterations == 2
