@@ -18,7 +18,7 @@ from rich.text import Text
 from bat_agent import __version__, leaving
 from bat_agent.eval_cli import eval_command
 from bat_env import command_line
-from bat_env.plain import visible
+from bat_env.plain import counted, visible
 from bat_env.terminal import Terminal
 
 app = typer.Typer(
@@ -77,6 +77,12 @@ def _tell_unscored(evaluation: Any) -> None:
 def _print_scores(evaluation: Any, summary: dict[str, Any]) -> None:
     from bat_agent.leaderboard import LEADERBOARD_WIDTH, leaderboard
 
+    console = Terminal()
+    told = f"{counted(summary['episodes'], 'episode')}, {summary['invalid']} invalid, "
+    told += f"{summary['seconds']:.0f} s"
+    if summary["overall"] is None:  # a table of dashes tells nothing
+        console.print(told)
+        return
     table = Table(title=f"{evaluation.agent} on {evaluation.target}", title_justify="left")
     for column in ("score", "mean", "95 %"):
         table.add_column(column, justify="left" if column == "score" else "right")
@@ -88,14 +94,11 @@ def _print_scores(evaluation: Any, summary: dict[str, Any]) -> None:
             "-" if mean is None else f"{mean:.3f}",
             "" if bounds is None else f"{bounds[0]:.3f} .. {bounds[1]:.3f}",
         )
-    console = Terminal()
     console.print(table)
     # As wide as it must be: a row that is cut in two is no row.
     wide = Terminal(width=max(console.width, LEADERBOARD_WIDTH))
     wide.print(leaderboard([summary], f"Leaderboard row, {evaluation.target} (scores x 100)"))
-    console.print(
-        f"{summary['episodes']} episodes, {summary['invalid']} invalid, {summary['seconds']:.0f} s"
-    )
+    console.print(told)
 
 
 @app.command()

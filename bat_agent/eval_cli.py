@@ -7,12 +7,15 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bat_env.episode_options import Backend, Tier, Trajectories
 from bat_env.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bat_agent.evaluate import Request
 
 PRICE_HELP = "US dollars for a million tokens, in and out: 0.5,1.5."
 
@@ -34,7 +37,8 @@ def eval_command(
     sandbox: Backend = "auto",
     seed: Annotated[int, typer.Option(help="Of the sampling.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Also write every cell to this file; goes on where it was.")
+        Path | None,
+        typer.Option(help="Also write every cell to this file; the same command goes on."),
     ] = None,
     trajectories: Trajectories = None,
     model: Annotated[str | None, typer.Option(help="chat: name that the server knows.")] = None,
@@ -134,6 +138,8 @@ def eval_command(
         trajectory_dir=trajectories,
         journal=None if out is None else out.with_name(out.name + SUFFIX),
     )
+    if out is not None:
+        _spare(out, request)
     show = RunProgress([Phase("eval", f"Evaluate {request.source.name}", 60.0, known=False)])
     with _claimed(out):
         with show, show.phase("eval") as advance:
@@ -161,6 +167,36 @@ def _claimed(out: Path | None) -> contextlib.AbstractContextManager[None]:
     if out is None:
         return contextlib.nullcontext()
     return locked(out.with_name(f".{out.name}.lock"), f"the evaluation {out}", keep=False)
+
+
+def _spare(out: Path, request: Request) -> None:
+    """Refuse to write over what is no evaluation, or that of another agent or other instances."""
+    from bat_agent.evaluation import Evaluation
+
+    if not out.exists() or out.stat().st_size == 0:
+        return
+    advice = "Delete it, or give another --out."
+    try:
+        there = Evaluation.load(out)
+    except ConfigError:
+        raise ConfigError(f"{out} is there and holds no whole evaluation. {advice}") from None
+    plan = request.plan
+    for what, has, wants in (
+        ("agent", there.agent, request.source.name),
+        ("suite or task", there.target, plan.name),
+        ("version of the instances", there.target_digest, plan.digest),
+        ("number of episodes", len(there.cells), len(plan.targets)),
+        (
+            "backend, seed or other setting",
+            there.settings,
+            json.loads(json.dumps(request.settings)),
+        ),
+    ):
+        if has != wants:
+            raise ConfigError(
+                f"{out} holds an evaluation of another {what}: expected {wants!r:.200}, came "
+                f"{has!r:.200}. {advice}"
+            )
 
 
 def _prices(text: str | None) -> dict[str, float]:

@@ -10,10 +10,13 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bat_env.disk import is_full, named_if_full
 from bat_env.errors import ConfigError, DiskFullError
+
+UNFINISHED: Final = ".writing"
+"""How the name of a file ends that is not whole yet."""
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -28,7 +31,9 @@ def write_bytes(path: Path, data: bytes) -> None:
     with named_if_full(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            handle, name = tempfile.mkstemp(
+                prefix=f".{path.name}.", suffix=UNFINISHED, dir=path.parent
+            )
             temporary = Path(name)
             with os.fdopen(handle, "wb") as stream:
                 stream.write(data)
@@ -40,6 +45,16 @@ def write_bytes(path: Path, data: bytes) -> None:
             if temporary is not None:
                 temporary.unlink(missing_ok=True)
             raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes had begun to write anywhere in a folder.
+
+    Args:
+        folder: It must belong to this process (:func:`locked`): another one may be writing.
+    """
+    for path in folder.rglob(f".*{UNFINISHED}"):
+        path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -17,8 +17,6 @@ from bat_env import command_line
 TERMINATED: Final = 143
 """Exit status after SIGTERM, by the shell's convention."""
 
-_TWICE_S: Final = 0.5
-"""One Ctrl-C may come twice: from the terminal, and from who started us. Seconds."""
 _PDEATHSIG: Final = 1
 
 
@@ -45,6 +43,9 @@ class Termination:
         """Exit status of a command that was told to stop."""
         return TERMINATED if self._came == signal.SIGTERM else command_line.INTERRUPTED
 
+    def _waited(self) -> float:
+        return time.monotonic() - self._since
+
     def adopt(self) -> None:
         """This process is a fork that does the work itself."""
         self._owner = os.getpid()
@@ -57,7 +58,7 @@ class Termination:
         elif not self._came:
             self._came, self._since = number, time.monotonic()
             raise KeyboardInterrupt
-        elif number == signal.SIGINT and time.monotonic() - self._since > _TWICE_S:
+        elif number == signal.SIGINT and self._waited() > command_line.PRESSED_TWICE_S:
             command_line.leave()
 
 

@@ -20,7 +20,7 @@ from bat_agent.curriculum.router import Rule, route
 from bat_agent.curriculum.scores import ControllerScores
 from bat_agent.curriculum.teacher import best_so_far, detect_shift, round_report
 from bat_agent.evaluation import Evaluation
-from bat_agent.files import read_json, write_json, write_text
+from bat_agent.files import read_json, sweep, write_json, write_text
 from bat_agent.loop_state import Checkpoint, LoopState
 from bat_env.errors import CheckpointError, ConfigError
 
@@ -125,6 +125,7 @@ class Loop:
             LeakageError: If held-out material is found in training material.
             CheckpointError: If a checkpoint that the state names is not whole.
         """
+        sweep(self.run_dir)
         state = self._state()
         while not state.done:
             state = self._round(state)

@@ -18,7 +18,7 @@ from bat_agent.config import RunConfig
 from bat_agent.engine import BatEngine
 from bat_agent.evaluate import evaluate
 from bat_agent.evaluation import Evaluation
-from bat_agent.files import derived_seed, locked, read_json, write_json
+from bat_agent.files import derived_seed, locked, read_json, sweep, write_json
 from bat_agent.loop import Loop
 from bat_agent.loop_state import LoopState
 from bat_agent.policy.checkpoint import SEAL
@@ -90,6 +90,7 @@ class Pipeline:
             Usage(self.run_dir) as usage,
             RunProgress(self.phases(), quiet=self.quiet) as progress,
         ):
+            sweep(self.run_dir)
             self.fill_bank(progress)
             sft = self.cold_start(progress)
             state = self.improve(progress, sft)

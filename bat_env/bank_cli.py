@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from bat_env import bank_upkeep_cli
+from bat_env.command_line import PRESSED_TWICE_S, leave
+from bat_env.plain import counted, sized
 
 if TYPE_CHECKING:
     from bat_env.bank.status import BankStatus
@@ -40,7 +43,7 @@ def bank_status(path: BankPath = None, as_json: AsJson = False) -> None:
         if as_json:
             print(json.dumps({**status.to_json(), "rows": rows}))
             return
-        print(f"{bank.path}: {status.states} states, {status.bytes_on_disk / 2**20:.1f} MiB")
+        print(f"{bank.path}: {counted(status.states, 'state')}, {sized(status.bytes_on_disk)}")
     _show(status, rows)
 
 
@@ -129,8 +132,10 @@ def bank_build(
     with Bank.open(path) as bank:
         _show(bank.status(), report.rows)
     print(
-        f"{len(report.states)} states with {len(report.faults)} kinds of fault, "
-        f"{report.demonstrations} demonstrations; {report.resumed} jobs done before, "
+        f"{counted(len(report.states), 'state')} with "
+        f"{counted(len(report.faults), 'kind')} of fault, "
+        f"{counted(report.demonstrations, 'demonstration')}; "
+        f"{counted(report.resumed, 'job')} done before, "
         f"{len(report.rejected)} candidates refused"
     )
     for cell, have in report.short.items():
@@ -145,20 +150,33 @@ def _lite_tasks() -> list[str]:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends a build as Ctrl-C does: the jobs at work end, sandboxes are given back."""
-    owner = os.getpid()
+    """SIGTERM ends a build as Ctrl-C does; a second Ctrl-C leaves at once."""
+    owner, pressed = os.getpid(), 0.0
 
     def stop(number: int, frame: Any) -> None:
-        signal.signal(number, signal.SIG_DFL if os.getpid() != owner else signal.SIG_IGN)
+        nonlocal pressed
         if os.getpid() != owner:  # A forked child has nothing to give back.
+            signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        raise KeyboardInterrupt
+        elif not pressed:
+            pressed = time.monotonic()
+            raise KeyboardInterrupt
+        elif number == signal.SIGINT and time.monotonic() - pressed > PRESSED_TWICE_S:
+            leave()
 
-    before = signal.signal(signal.SIGTERM, stop)
+    numbers = [signal.SIGTERM]
+    # Whoever starts us in the background may have Ctrl-C ignored.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        numbers.append(signal.SIGINT)
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
+    except KeyboardInterrupt:
+        typer.echo("What was finished is stored: the same command goes on.", err=True)
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @bank_app.command("verify")
@@ -189,8 +207,9 @@ def bank_verify(
             "blobs": report.blobs,
             "problems": problems,
         }
-        said = f"{report.states} states, {report.demonstrations} demonstrations, {report.blobs} "
-        said += "files read"
+        said = f"{counted(report.states, 'state')}, "
+        said += f"{counted(report.demonstrations, 'demonstration')}, "
+        said += f"{counted(report.blobs, 'file')} read"
         if replay:
             with reporter(not as_json) as told:
                 again = replay_states(
@@ -202,10 +221,7 @@ def bank_verify(
                 )
             document["replay"] = again.to_json()
             problems += again.problems
-            said += (
-                f"; {again.states} states replayed on {again.backend}: {again.identical} to the "
-                f"byte, {again.close} within rounding (largest difference {again.largest:.1e})"
-            )
+            said += f"; {again.told()}"
     if as_json:
         print(json.dumps(document))
     else:

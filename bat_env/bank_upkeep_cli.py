@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from bat_env.plain import counted, sized
+
 BankPath = Annotated[
     Path | None, typer.Option("--path", help="Folder of the bank; default $BAT_BANK.")
 ]
@@ -32,7 +34,7 @@ def bank_gc(path: BankPath = None, as_json: AsJson = False) -> None:
         print(json.dumps(report.to_json()))
         return
     print(
-        f"{report.removed} contents deleted, {report.freed_bytes / 2**20:.1f} MiB freed, "
+        f"{counted(report.removed, 'content')} deleted, {sized(report.freed_bytes)} freed, "
         f"{report.kept} kept"
     )
 
@@ -51,8 +53,8 @@ def bank_export(
         print(json.dumps({**report.to_json(), "bytes": file.stat().st_size}))
         return
     print(
-        f"{file}: {report.states} states, {report.demonstrations} demonstrations, "
-        f"{file.stat().st_size / 2**20:.1f} MiB"
+        f"{file}: {counted(report.states, 'state')}, "
+        f"{counted(report.demonstrations, 'demonstration')}, {sized(file.stat().st_size)}"
     )
 
 

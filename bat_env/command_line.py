@@ -20,6 +20,9 @@ USER_ERROR: Final = 2
 INTERRUPTED: Final = 130
 """Exit statuses; the second is the shell's convention for Ctrl-C."""
 
+PRESSED_TWICE_S: Final = 0.5
+"""One Ctrl-C may come twice within it: from the terminal, and from who started us. Seconds."""
+
 
 def run(
     app: typer.Typer,

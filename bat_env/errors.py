@@ -8,6 +8,30 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any, Final, Protocol
+
+_SHOWN_FAULTS: Final = 5
+
+
+class _Faulty(Protocol):
+    def errors(self) -> list[Any]: ...
+
+
+def faults_of(error: _Faulty, *within: str) -> str:
+    """What a pydantic ``ValidationError`` found, a clause a fault, without its links and codes.
+
+    Args:
+        error: The error; this module does not import pydantic.
+        within: Where the checked value lies in the file that people edit.
+    """
+    found = error.errors()
+    clauses = [
+        f"{'.'.join(str(part) for part in (*within, *fault['loc'])) or 'the whole'}: "
+        f"{fault['msg'].removeprefix('Value error, ').rstrip('.')}"
+        for fault in found[:_SHOWN_FAULTS]
+    ]
+    more = len(found) - _SHOWN_FAULTS
+    return "; ".join(clauses) + (f"; and {more} more" if more > 0 else "")
 
 
 class BatError(Exception):

@@ -219,9 +219,7 @@ def thaw(record: Mapping[str, Any]) -> tuple[Episode, Context]:
         bool(record["host_ended"])
         return _episode(record), _context(json.dumps(record["spec"]), record["truth"])
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise BatError(
-            f"The evidence of this episode is damaged ({type(error).__name__}: {error})."
-        ) from error
+        raise _damaged(error) from error
 
 
 def _episode(record: Mapping[str, Any]) -> Episode:
@@ -276,9 +274,20 @@ def rescore(record: Mapping[str, Any]) -> Rescored:
     """Score an episode again, step by step, from its evidence alone.
 
     Raises:
-        BatError: If the record cannot be read.
+        BatError: If the record cannot be read, or holds what no episode can have left.
     """
     episode, context = thaw(record)
+    try:
+        return _rescored(record, episode, context)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise _damaged(error) from error
+
+
+def _damaged(error: Exception) -> BatError:
+    return BatError(f"The evidence of this episode is damaged ({type(error).__name__}: {error}).")
+
+
+def _rescored(record: Mapping[str, Any], episode: Episode, context: Context) -> Rescored:
     rules = _contract(context.spec, episode.tier, episode.focus, episode.outcome)
     contract = judged_contract(rules, context.spec, episode.evidence.judge)
     rewards: list[float] = []

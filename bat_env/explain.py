@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bat_env.evidence import Rescored
+from bat_env.recorded import differences
 from bat_env.render import MARKS
 from bat_env.rubric import compile_contract
 from bat_env.rubric.base import Item, Verdict
@@ -41,6 +42,7 @@ def explained(trajectory: Trajectory, scored: Rescored) -> dict[str, Any]:
         "task_score": rubric.task,
         "rubric_digest": scored.digest,
         "same_rubric": scored.same_rubric,
+        "differences": list(differences(trajectory, scored)),
         "stages": {
             stage.name: {"score": r.score, "eta": r.eta, "reward": r.reward}
             for stage, r in sorted(rubric.stages.items())
@@ -109,6 +111,8 @@ def explanation(trajectory: Trajectory, scored: Rescored) -> RenderableType:
             head.append(f"  {name.removesuffix('_score')} {facts[name]:.4f}")
     if not facts["same_rubric"]:
         head.append("\nplayed under another rubric than today's: the scores may differ", "yellow")
+    for difference in facts["differences"]:
+        head.append(f"\nnot what the file says: {difference}", "yellow")
     parts: list[RenderableType] = [head, _stages(facts), _items(facts)]
     if facts["faults"]:
         parts += [Text("\nWhat went wrong", "bold"), _fault_table(facts)]
@@ -178,4 +182,4 @@ def _fault_table(facts: dict[str, Any]) -> Table:
 
 def _rewards(facts: dict[str, Any]) -> Text:
     parts = [f"{number}: {reward:+.4f}" for number, reward in enumerate(facts["rewards"]) if reward]
-    return Text("\nRewards by step: " + (", ".join(parts) or "none"))
+    return Text("\nRewards by step: " + (", ".join(parts) or "none but 0"))

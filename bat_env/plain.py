@@ -1,4 +1,4 @@
-"""Text of others made plain: signs that steer a terminal, or that nobody sees, become escapes."""
+"""Plain text for people: numbers with their nouns, and text of others that cannot act."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ def visible(text: str) -> str:
     Nothing that an agent wrote can then move a cursor, change a title, or read as what it is not.
     """
     return _UNSEEN.sub(lambda found: _escaped(found.group()), text)
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 episode``, ``2 episodes``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def sized(size: int) -> str:
+    """Bytes as people read them: ``512 B``, ``3.4 KiB``, ``12.0 MiB``."""
+    if size < 1024:
+        return f"{size} B"
+    return f"{size / 1024:.1f} KiB" if size < 2**20 else f"{size / 2**20:.1f} MiB"
 
 
 def _escaped(character: str) -> str:

@@ -28,22 +28,37 @@ def tasks(context: typer.Context, as_json: AsJson = False) -> None:
 
 @tasks_app.command("list")
 def list_tasks(as_json: AsJson = False) -> None:
-    """List the tasks that are installed."""
+    """List the tasks that are installed. Exit code 1: one cannot be loaded."""
+    from bat_env.errors import BatError
     from bat_env.tasks import load_task, task_ids
+    from bat_env.tasks.discovery import empty_roots
 
     rows: list[dict[str, Any]] = []
+    broken: list[dict[str, str]] = []
     for name in task_ids():
-        spec = load_task(name).spec
+        try:
+            spec = load_task(name).spec
+        except BatError as error:
+            broken.append({"id": name, "why": str(error)})
+            continue
         rows.append(
             {"id": name, "version": spec.version, "lite": spec.lite, "tiers": list(spec.tiers)}
             | {"sizes": list(spec.sizes), "title": spec.title}
         )
     if as_json:
-        print(json.dumps({"schema_version": 1, "tasks": rows}))
-        return
-    for row in rows:
-        mark = "  (lite)" if row["lite"] else ""
-        print(f"{row['id']}  v{row['version']}  {', '.join(row['tiers'])}  {row['title']}{mark}")
+        print(json.dumps({"schema_version": 1, "tasks": rows, "broken": broken}))
+    else:
+        for row in rows:
+            mark = "  (lite)" if row["lite"] else ""
+            tiers = ", ".join(row["tiers"])
+            print(f"{row['id']}  v{row['version']}  {tiers}  {row['title']}{mark}")
+    for root in empty_roots():
+        there = "holds no task" if root.is_dir() else "does not exist"
+        typer.echo(f"BAT_TASKS_PATH names {root}, which {there}.", err=True)
+    for fault in broken:
+        typer.echo(f"{fault['id']}  cannot be loaded: {fault['why']}", err=True)
+    if broken:
+        raise typer.Exit(1)
 
 
 @tasks_app.command("show")

@@ -269,7 +269,7 @@ class Trajectory:
     @property
     def result(self) -> Mapping[str, Any] | None:
         """The final scores, or ``None`` for an episode without any."""
-        result: Mapping[str, Any] | None = self.document["extra"]["result"]
+        result: Mapping[str, Any] | None = self.document["extra"].get("result")
         return result
 
     @property
@@ -302,7 +302,7 @@ def read_trajectory(path: str | Path) -> Trajectory:
     file = Path(path)
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BatError(f"Cannot read the trajectory {file}: {error}.") from error
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version != SCHEMA_VERSION:
@@ -310,9 +310,32 @@ def read_trajectory(path: str | Path) -> Trajectory:
             f"{file} has schema version {version!r}, expected {SCHEMA_VERSION!r}: it was written "
             "by another version of this project, or is no trajectory."
         )
-    if "bat_schema_version" not in document.get("extra", {}) or "steps" not in document:
-        raise BatError(f"{file} lacks steps or extra: it is no trajectory of this project.")
+    wrong = _misshapen(document)
+    if wrong:
+        raise BatError(f"{file} is no trajectory of this project, or a damaged one: {wrong}.")
     return Trajectory(file, document)
+
+
+def _misshapen(document: Mapping[str, Any]) -> str:
+    """What readers of a trajectory rely on and do not find, or nothing."""
+    extra, steps = document.get("extra"), document.get("steps")
+    if not isinstance(extra, dict) or "bat_schema_version" not in extra:
+        return "expected extra.bat_schema_version"
+    if not isinstance(steps, list) or not steps:
+        return f"expected a list of steps, came {type(steps).__name__}"
+    for number, step in enumerate(steps):
+        told = step.get("extra") if isinstance(step, dict) else None
+        if not isinstance(step, dict) or (number and not isinstance(told, dict)):
+            return f"expected an object with extra as step {number}"
+        reward = told.get("reward") if isinstance(told, dict) else None
+        # A bool is an int for Python.
+        if number and (isinstance(reward, bool) or not isinstance(reward, int | float)):
+            return f"expected a number as reward of step {number}, came {type(reward).__name__}"
+    for key, kinds in (("status", str), ("result", dict), ("evidence", dict)):
+        value = extra.get(key)
+        if not isinstance(value, kinds) and (value is not None or key == "status"):
+            return f"expected extra.{key} to be of type {kinds.__name__}, came {value!r:.60}"
+    return ""
 
 
 def write_json(path: Path, document: Any) -> None:
@@ -325,7 +348,7 @@ def write_json(path: Path, document: Any) -> None:
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-", suffix=".json")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".writing")
         temporary = Path(name)
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from bat_agent.agents.failures import EndEpisode, ServiceError, StopEvaluation
-from bat_agent.rollout.stopping import Stop, end
+from bat_agent.rollout.stopping import WAITING, Stop
 from bat_env.errors import BatError, ConfigError, GraderError, SandboxError
+from bat_env.sandbox import end_work
 
 INFRASTRUCTURE: Final = (SandboxError, GraderError, ServiceError)
 """Failures that are nobody's fault: the episode is invalid, its reward ``None``."""
@@ -311,7 +312,7 @@ def run_agent(
                 return [future.result() for future in futures]
             except KeyboardInterrupt:
                 stop.now()  # no further action; else whole episodes would be waited for
-                end(futures)
+                end_work(futures, WAITING)
                 raise
             except BaseException:
                 for future in futures:

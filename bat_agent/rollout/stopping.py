@@ -1,21 +1,13 @@
-"""How work in threads ends when somebody asks to stop: at once, and with nothing left running."""
+"""Whether a run was told to stop, and who has to hear of it."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
-import time
-from collections.abc import Collection
-from concurrent.futures import Future, wait
 from typing import Any, Final
 
-from bat_env.sandbox import interrupt_cells
-
-_EVERY_S: Final = 0.1
-_TELL_S: Final = 3.0
-
-_logger = logging.getLogger(__name__)
+WAITING: Final = "what still runs: a start of a sandbox, a score, or the agent's own code"
+"""What is waited for after Ctrl-C, in words."""
 
 
 class Stop:
@@ -51,19 +43,3 @@ class Stop:
             if callable(interrupt):
                 with contextlib.suppress(Exception):
                     interrupt()
-
-
-def end(futures: Collection[Future[Any]]) -> None:
-    """Start none of ``futures`` that has not begun, and wait for the others without their cells.
-
-    A cell may begin, or be tried again, while others end: all that run are ended until nothing
-    does. Code of an agent in this process cannot be ended; it is waited for.
-    """
-    for future in futures:
-        future.cancel()
-    began, told = time.monotonic(), False
-    while wait(futures, timeout=_EVERY_S).not_done:
-        interrupt_cells()
-        if not told and time.monotonic() - began > _TELL_S:
-            told = True
-            _logger.warning("Waiting for the agent's own code; Ctrl-C again leaves at once.")

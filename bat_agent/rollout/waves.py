@@ -31,8 +31,9 @@ from bat_agent.rollout.episodes import (
     trajectory_kwargs,
     trajectory_path,
 )
-from bat_agent.rollout.stopping import end
+from bat_agent.rollout.stopping import WAITING
 from bat_env.errors import ConfigError
+from bat_env.sandbox import end_work
 
 
 @dataclass(slots=True)
@@ -251,7 +252,7 @@ class _Runner:
         try:
             wait(futures)
         except KeyboardInterrupt:
-            end(futures)
+            end_work(futures, WAITING)
             raise
         out = [future.result() for future in futures]
         self.stats.env_s += time.perf_counter() - began

@@ -102,6 +102,7 @@ class _Builder:
     ) -> Iterator[Outcome]:
         """Outcomes of jobs, those of earlier builds included."""
         todo = []
+        have, wanted = count
         for job in jobs:
             status, detail = known.get(job.job_id(load_task(job.task).digest), ("", {}))
             if status == "rejected":
@@ -116,9 +117,11 @@ class _Builder:
                 todo.append(job)
                 continue
             self.report.resumed += 1
+            have += 1
             yield Outcome(job, "done", value=row)
         if todo:
-            yield from self.crew.run("states", by_instance(todo), self.factory.make_state, count)
+            counted = (have, wanted)
+            yield from self.crew.run("states", by_instance(todo), self.factory.make_state, counted)
 
     # ------------------------------------------------------------------------ demonstrations
 

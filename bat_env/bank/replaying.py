@@ -30,6 +30,7 @@ from bat_env.tasks import Task, load_task
 MAX_APART: Final = 1e-5
 """Largest difference of arrays between backends, relative to their size."""
 _SCORE_APART: Final = 1e-3
+_SHOWN_FILES: Final = 4
 
 
 @dataclass
@@ -40,8 +41,9 @@ class ReplayReport:
         backend: Where they were replayed.
         states: States replayed.
         identical: States whose workspace came out byte for byte.
-        close: States whose arrays differ by rounding alone.
-        largest: Largest difference met in a file, relative.
+        close: States with other bytes and the same values, arrays up to rounding.
+        largest: Largest difference of values met in a file, relative.
+        differing: Files of these states that have other bytes -> in how many states.
         problems: ``"state <id>: ..."`` of every state that does not hold.
     """
 
@@ -50,12 +52,26 @@ class ReplayReport:
     identical: int = 0
     close: int = 0
     largest: float = 0.0
+    differing: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
         """Whether every replayed state holds."""
         return not self.problems
+
+    def told(self) -> str:
+        """What came out, in a line."""
+        said = f"{self.states} states replayed on {self.backend}: {self.identical} to the byte"
+        if not self.close:
+            return said
+        most = sorted(self.differing, key=lambda path: (-self.differing[path], path))
+        files = ", ".join(f"{path} in {self.differing[path]}" for path in most[:_SHOWN_FILES])
+        more = f" and {len(most) - _SHOWN_FILES} more files" if len(most) > _SHOWN_FILES else ""
+        return (
+            f"{said}, {self.close} with other bytes and the same values (largest difference "
+            f"{self.largest:.1e}; {files}{more})"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able form."""
@@ -66,6 +82,7 @@ class ReplayReport:
             "identical": self.identical,
             "close": self.close,
             "largest": self.largest,
+            "differing": dict(sorted(self.differing.items())),
             "problems": self.problems,
         }
 
@@ -155,6 +172,8 @@ def _wrong(
             yield why
             return
         report.close += 1
+        for path in sorted(path for path in kept if kept[path] != made[path]):
+            report.differing[path] = report.differing.get(path, 0) + 1
     if verdicts:
         yield from _other_verdicts(station, bank, task, state)
 

@@ -16,7 +16,7 @@ from bat_env.bank.replay import Prefixes, Replayer
 from bat_env.bank.throttle import Throttle
 from bat_env.env import AutoMedEnv
 from bat_env.errors import SandboxError, SandboxUnavailableError
-from bat_env.sandbox import shared_pool
+from bat_env.sandbox import end_work, shared_pool
 from bat_env.tasks import Task
 from bat_env.tasks.instance import Size
 
@@ -117,14 +117,21 @@ class Crew:
         self._stop = threading.Event()
         self._local = threading.local()
         self._stations: list[Station] = []
+        self._futures: set[Future[list[Outcome]]] = set()
         self._lock = threading.Lock()
 
     def __enter__(self) -> Crew:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Let each worker end the job that it is at, then close the environments."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the environments.
+
+        After an interrupt the cells of the jobs at work are ended: these jobs store nothing, and
+        the next build does them. After anything else each worker ends its job.
+        """
         self._halt()
+        if kind is not None and not issubclass(kind, Exception):
+            end_work(self._futures, "the jobs at work")
         self._executor.shutdown(cancel_futures=True)
         for station in self._stations:
             station.close()
@@ -169,9 +176,8 @@ class Crew:
             return results
 
         try:
-            pending: set[Future[list[Outcome]]] = {
-                self._executor.submit(run_group, group) for group in groups
-            }
+            pending = {self._executor.submit(run_group, group) for group in groups}
+            self._futures = set(pending)
             while pending:
                 over, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
                 if len(finished) != done:
@@ -203,4 +209,6 @@ class Crew:
                 raise
             except SandboxError as error:
                 last = error
+                if self._stop.is_set():
+                    break
         return Outcome(job, "failed", "sandbox", str(last))

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from bat_env.errors import TaskError
+from bat_env.errors import TaskError, faults_of
 from bat_env.metrics.rule import CaseScore, TaskScore
 from bat_env.tasks.spec import TaskSpec
 
@@ -43,10 +43,7 @@ def parse_params(model: type[ParamsT], spec: TaskSpec) -> ParamsT:
     try:
         return model.model_validate(spec.metric.params)
     except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(str(part) for part in ('metric', 'params', *fault['loc']))}: {fault['msg']}"
-            for fault in error.errors()[:5]
-        )
+        faults = faults_of(error, "metric", "params")
         raise TaskError(
             f"Expected parameters of the metric {spec.metric.name!r}, got {faults}. "
             f"Correct task.yaml of {spec.id}."

@@ -13,6 +13,7 @@ from .base import (
     Manifest,
     Sandbox,
 )
+from .ending import end_work
 from .pool import SandboxPool, interrupt_cells, shared_pool
 from .registry import backend_name, backend_names, make_sandbox, resolve_backend
 
@@ -29,6 +30,7 @@ __all__ = [
     "SandboxPool",
     "backend_name",
     "backend_names",
+    "end_work",
     "interrupt_cells",
     "make_sandbox",
     "resolve_backend",

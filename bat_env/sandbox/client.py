@@ -11,12 +11,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from bat_env.errors import SandboxDiedError, SandboxError, SandboxInterruptedError
 
 from . import replies
 from .worker import wire
+
+_START: Final = 0
+"""Number of the frame with which a worker says that it is up."""
 
 Reply = tuple[dict[str, Any], list[bytes]]
 _MESSAGE_CHARS = 2000
@@ -77,7 +80,7 @@ class WorkerClient:
         self._sids = itertools.count(1)
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
-        self._inbox = {0: _Box(replies.REPLY_BYTES)}
+        self._inbox = {_START: _Box(replies.REPLY_BYTES)}
         self._stray = replies.REPLY_BYTES
         self._dead = ""
         self._babble = ""
@@ -97,10 +100,18 @@ class WorkerClient:
         """Wait until the worker is up.
 
         Raises:
+            SandboxInterruptedError: After :meth:`interrupt_start`.
             SandboxError: If it failed to start or did not within ``timeout_s``.
         """
-        self.info, _ = self._next(0, time.monotonic() + timeout_s, "start")
-        self._inbox.pop(0, None)
+        self.info, _ = self._next(_START, time.monotonic() + timeout_s, "start")
+        self._inbox.pop(_START, None)
+
+    def interrupt_start(self) -> None:
+        """End the wait in :meth:`hello`, from any thread; nothing happens once the worker is up."""
+        box = self._inbox.get(_START)
+        if box is not None:
+            box.interrupted = True
+            box.put(None)
 
     def next_sid(self) -> str:
         """A session id that this worker has not seen."""
@@ -285,6 +296,12 @@ class WorkerClient:
 
 
 _clients: weakref.WeakSet[WorkerClient] = weakref.WeakSet()
+
+
+def interrupt_starts() -> None:
+    """End the wait for every worker of this process that is not up yet."""
+    for client in list(_clients):
+        client.interrupt_start()
 
 
 def _after_fork() -> None:

@@ -16,6 +16,7 @@ from bat_env.errors import SandboxError
 
 from .base import Limits, Sandbox
 from .budget import VARIABLE, Budget, Ticket, footprint_mb, process_budget
+from .client import interrupt_starts
 from .registry import load_backend, make_sandbox, resolve_backend
 
 WAIT_S: Final = 600.0
@@ -422,9 +423,11 @@ def shared_pool(
 def interrupt_cells() -> None:
     """End every cell that runs now in a leased sandbox of this process: somebody asked to stop.
 
-    Their callers get a :class:`~bat_env.errors.SandboxInterruptedError`. What runs in a backend
-    without ``interrupt()`` comes to its own end.
+    Sandboxes that are being started are given up too: their modules take seconds to import. All
+    callers get a :class:`~bat_env.errors.SandboxInterruptedError`. What runs in a backend without
+    ``interrupt()`` comes to its own end.
     """
+    interrupt_starts()
     for pool in list(_pools):
         with pool._changed:
             leased = [lease.sandbox for lease in pool._leased.values()]

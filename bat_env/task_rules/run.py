@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
-from bat_env.errors import SandboxError
+from bat_env.errors import BatError, SandboxError
 from bat_env.stages import Stage
 from bat_env.task_rules import episodes as rules
 from bat_env.task_rules.briefs import briefs
@@ -62,8 +62,12 @@ def run_rules(
         sandbox: Backend of the episodes.
         on_cost: Called with the true costs of the mistakes, after their rule.
     """
+    first: dict[str, str] = {}
     for rule in FOLDER_RULES:
-        yield rule.__name__, _wrong(partial(rule, task))
+        wrong = _wrong(partial(rule, task))
+        known = first.setdefault(wrong, rule.__name__)
+        # One missing file stops many rules.
+        yield rule.__name__, wrong if not wrong or known == rule.__name__ else f"as {known}"
     if depth == "files":
         return
     player = Player(task, sandbox)
@@ -111,6 +115,8 @@ def _wrong(rule: Callable[[], Any]) -> str:
         return str(error).split("\nassert ")[0] or "failed"
     except SandboxError:
         raise  # Nothing that the folder could mend.
+    except BatError as error:
+        return str(error)
     except Exception as error:  # A folder's own code runs here; its other rules are still worth it.
         return f"raised {type(error).__name__}: {error}"
     return ""

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 import yaml
 from pydantic import ValidationError
 
-from bat_env.errors import TaskError, unknown_name
+from bat_env.errors import TaskError, faults_of, unknown_name
 from bat_env.kept import Kept
 from bat_env.sandbox.base import FileTree
 from bat_env.stages import Stage
@@ -203,7 +203,7 @@ class Task:
     @cached_property
     def model_card(self) -> dict[str, Any]:
         """Facts of the bundle that a plan must state: preprocessing, channels and output labels."""
-        meta = json.loads((self._bundle / "configs" / "metadata.json").read_text("utf-8"))
+        meta = self._trained(self._bundle / "configs" / "metadata.json", "preprocessing")
         return {
             **meta["preprocessing"],
             "channels": meta.get("channels", []),
@@ -213,8 +213,25 @@ class Task:
     @cached_property
     def probe_expected(self) -> dict[str, float]:
         """The network's true output statistics on the public probe input. Private."""
-        data = json.loads((self.folder / "private" / "probe.json").read_text("utf-8"))
+        data = self._trained(self.folder / "private" / "probe.json", "mean", "std")
         return {"mean": float(data["mean"]), "std": float(data["std"])}
+
+    def _trained(self, path: Path, *keys: str) -> dict[str, Any]:
+        """A JSON object that train.py writes.
+
+        Raises:
+            TaskError: If it is not there, or lacks a key.
+        """
+        try:
+            value = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError):
+            value = None
+        if not isinstance(value, dict) or not value.keys() >= set(keys):
+            raise TaskError(
+                f"Expected {path} with {', '.join(keys)}, as train.py of {self.spec.id} writes it; "
+                f"{'it lacks them' if path.is_file() else 'it is missing'}. Run train.py."
+            )
+        return value
 
     def trivial_outputs(self, instance: Instance) -> Mapping[str, FileTree]:
         """Method -> ``{workspace path: file}``: what a submission reaches without real work."""
@@ -286,8 +303,13 @@ def _read_spec(folder: Path) -> TaskSpec:
         return TaskSpec.model_validate(yaml.safe_load(path.read_text("utf-8")))
     except FileNotFoundError:
         raise TaskError(f"A task folder must hold a task.yaml, none in {folder}.") from None
-    except (ValidationError, yaml.YAMLError) as error:
-        raise TaskError(f"{path} does not describe a task: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskError(f"Cannot read {path}: {error}.") from error
+    except ValidationError as error:
+        raise TaskError(f"{path} does not describe a task: {faults_of(error)}.") from error
+    except yaml.YAMLError as error:
+        told = " ".join(str(error).split())
+        raise TaskError(f"{path} is no YAML: {told}.") from error
 
 
 def builtin_root() -> Path:
@@ -297,11 +319,22 @@ def builtin_root() -> Path:
     return beside if beside.is_dir() else package / "_envs"
 
 
+def _given_roots() -> list[Path]:
+    given = os.environ.get("BAT_TASKS_PATH", "")
+    return [Path(part).resolve() for part in given.split(os.pathsep) if part]
+
+
+def empty_roots() -> tuple[Path, ...]:
+    """Places that BAT_TASKS_PATH names and that hold no task: most often a slip."""
+    found = _folders().values()
+    return tuple(
+        root for root in _given_roots() if not any(folder.is_relative_to(root) for folder in found)
+    )
+
+
 def _roots() -> list[Path]:
     """Folders that may hold tasks, in order of precedence."""
-    roots = [builtin_root()]
-    given = os.environ.get("BAT_TASKS_PATH", "")
-    roots += [Path(part).resolve() for part in given.split(os.pathsep) if part]
+    roots = [builtin_root(), *_given_roots()]
     return [*roots, *_shipped(tuple(sys.path))]
 
 
@@ -362,8 +395,13 @@ def load_task(name: str) -> Task:
         return _OPENED[name]
     if len(matches) != 1:
         known = matches if matches else [*folders, *(i.split("/", 1)[1] for i in folders)]
+        empty = ", ".join(map(str, empty_roots()))
+        advice = "Set BAT_TASKS_PATH to a folder of tasks to add your own."
         raise unknown_name(
-            "task", name, known, "Set BAT_TASKS_PATH to a folder of tasks to add your own."
+            "task",
+            name,
+            known,
+            f"BAT_TASKS_PATH names {empty}: no task is there." if empty else advice,
         )
     task = _load(folders[matches[0]])
     if task.spec.id != matches[0]:

@@ -39,8 +39,8 @@ def new_task(task_id: str, root: Path, like: str | None = None) -> Path:
     """
     if not re.fullmatch(rf"({'|'.join(TRACKS)})/[a-z][a-z0-9_]*", task_id):
         raise TaskError(
-            f"Expected a task id like 'seg/my_task' with a track of {', '.join(TRACKS)}, got "
-            f"{task_id!r}."
+            f"Expected a task id like 'seg/my_task', with a track of {', '.join(TRACKS)} and a "
+            f"name of lower-case letters, digits and _ that begins with a letter, got {task_id!r}."
         )
     target = root / task_id
     if target.exists() or task_id in task_ids():

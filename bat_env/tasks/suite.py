@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bat_env.errors import TaskError, unknown_name
+from bat_env.errors import TaskError, faults_of, unknown_name
 from bat_env.tasks.discovery import Task, builtin_root, load_task
 from bat_env.tasks.instance import Instance, Size
 
@@ -103,7 +103,7 @@ def load_suite(name: str) -> Suite:
     try:
         manifest = _Manifest.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        raise TaskError(f"{path} does not describe a suite: {error}") from error
+        raise TaskError(f"{path} does not describe a suite: {faults_of(error)}.") from error
     entries = tuple(manifest.entries)
     return Suite(manifest.name, _digest(entries), entries)
 

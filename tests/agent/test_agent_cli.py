@@ -251,6 +251,24 @@ def test_two_evaluations_into_one_file_are_refused(tmp_path: Path) -> None:
     assert "all.json" in done.stderr and not (tmp_path / "all.json").exists()
 
 
+def test_what_is_no_evaluation_of_the_same_is_not_written_over(tmp_path: Path) -> None:
+    command = "eval --suite seg-mini --repeats 1 --sandbox local --out all.json --json"
+    file = tmp_path / "all.json"
+    file.touch()  # as mktemp leaves it
+    assert run(*command.split(), "--agent", "nop", cwd=tmp_path).returncode == 0
+    first = file.read_bytes()
+    for other in ("--agent oracle", "--agent nop --seed 1", "--agent nop --suite lite-mini"):
+        done = run(*command.split(), *other.split(), cwd=tmp_path)
+        assert done.returncode == 2 and "another" in done.stderr, done.stderr
+        assert "give another --out" in done.stderr and done.stdout == ""
+        assert file.read_bytes() == first
+    assert run(*command.split(), "--agent", "nop", cwd=tmp_path).returncode == 0
+    file.write_text("# My notes\n")
+    done = run(*command.split(), "--agent", "nop", cwd=tmp_path)
+    assert done.returncode == 2 and "holds no whole evaluation" in done.stderr
+    assert file.read_text() == "# My notes\n"
+
+
 def test_scores_are_verified_against_their_evidence(tmp_path: Path) -> None:
     command = "eval --agent oracle --suite seg-mini --repeats 1 --sandbox local"
     done = run(*command.split(), "--out", "r/all.json", "--trajectories", "r/t", cwd=tmp_path)

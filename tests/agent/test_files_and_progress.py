@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from bat_agent.files import (
     digest_of,
     locked,
     read_json,
+    sweep,
     write_bytes,
     write_json,
 )
@@ -37,6 +39,21 @@ def test_a_file_is_whole_or_the_old_one(tmp_path: Path, monkeypatch: pytest.Monk
     assert [p.name for p in file.parent.iterdir()] == ["x.json"]
     with pytest.raises(ValueError, match="JSON"):
         write_json(file, {"a": float("nan")})
+
+
+def test_what_a_killed_process_began_is_swept(tmp_path: Path) -> None:
+    code = (
+        "import os, signal; from pathlib import Path; from bat_agent.files import write_json\n"
+        "os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "write_json(Path('deep/x.json'), {'a': 1})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path)
+    assert done.returncode == -signal.SIGKILL
+    (tmp_path / "deep" / ".hidden").touch()
+    (begun,) = tmp_path.glob("deep/.x.json.*")
+    sweep(tmp_path)
+    assert not begun.exists()
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == [".hidden"]
 
 
 def test_work_of_a_new_kind_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,7 +181,76 @@ def test_rescore_compares_and_says_what_differs(
     (tmp_path / "edited.json").write_text(json.dumps(document))
     found = CliRunner().invoke(app, ["rescore", str(tmp_path)])
     assert found.exit_code == 1
-    assert "edited.json: recorded" in found.stdout and "1 different" in found.stdout
+    assert "edited.json: reward of step" in found.stdout and "1 different" in found.stdout
+
+
+def test_every_number_of_a_file_is_held_against_its_evidence(
+    played: dict[str, Trajectory], tmp_path: Path
+) -> None:
+    """Whatever somebody may quote from a file is changed, one at a time."""
+    whole = json.loads(played["Seg careless"].path.read_text())
+    result = whole["extra"]["result"]
+    places = [("steps", 2, "extra", "score"), ("extra", "return"), ("extra", "status")]
+    places += [("extra", "result", key) for key in result]
+    places += [("extra", "result", "stages", stage) for stage in result["stages"]]
+    for number, place in enumerate(places):
+        document = copy.deepcopy(whole)
+        at = document
+        for key in place[:-1]:
+            at = at[key]  # type: ignore[index]
+        at[place[-1]] = "truncated" if place[-1] == "status" else 0.123  # type: ignore[index]
+        file = tmp_path / f"{number}.json"
+        file.write_text(json.dumps(document))
+        done = CliRunner().invoke(app, ["rescore", str(file)])
+        assert done.exit_code == 1 and "1 different" in done.stdout, place
+        assert str(place[-1]) in done.stdout, place
+    shown = CliRunner().invoke(app, ["explain", str(file)], env={"COLUMNS": "160"})
+    assert "not what the file says: result, stages: recorded" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("steps",), 3),
+        (("steps",), []),
+        (("steps",), [1, 2]),
+        (("steps", 1, "extra"), None),
+        (("steps", 1, "extra", "reward"), "1.0"),
+        (("steps", 1, "extra", "reward"), True),
+        (("extra",), []),
+        (("extra", "status"), None),
+        (("extra", "result"), [1.0]),
+        (("extra", "evidence"), "none"),
+        (("extra", "evidence", "episode", "cells"), [3]),
+        (("extra", "evidence", "evidence", "grade"), {"score": "x"}),
+    ],
+)
+def test_a_damaged_file_does_not_hide_the_others(
+    played: dict[str, Trajectory], tmp_path: Path, place: tuple[Any, ...], value: Any
+) -> None:
+    document = json.loads(played["Seg careless"].path.read_text())
+    at = document
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = value
+    bad, good = tmp_path / "bad.json", tmp_path / "good.json"
+    bad.write_text(json.dumps(document))
+    good.write_bytes(played["Seg careless"].path.read_bytes())
+    for command in ("rescore", "explain"):
+        done = CliRunner().invoke(app, [command, str(tmp_path)])
+        assert done.exit_code == 0, done.output  # a folder may hold others
+        assert done.output.count("bad.json") == 1
+        alone = CliRunner().invoke(app, [command, str(bad)])
+        assert alone.exit_code == 1 and isinstance(alone.exception, SystemExit)
+        good.rename(tmp_path / "hidden")
+        assert CliRunner().invoke(app, [command, str(tmp_path)]).exit_code == 1
+        (tmp_path / "hidden").rename(good)
+
+
+def test_deep_json_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(BatError, match=r"deep\.json"):
+        read_trajectory(tmp_path / "deep.json")
 
 
 def test_what_was_named_and_is_no_trajectory_is_a_failure(

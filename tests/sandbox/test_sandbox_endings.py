@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bat_env.errors import SandboxInterruptedError
-from bat_env.sandbox import CellResult, Sandbox
+from bat_env.errors import SandboxError, SandboxInterruptedError
+from bat_env.sandbox import Cell, CellResult, Sandbox, SandboxPool, interrupt_cells
 from bat_env.sandbox.worker import proc
 
 Run = Callable[..., CellResult]
@@ -31,6 +31,32 @@ def test_a_cell_is_interrupted_from_another_thread(sandbox: Sandbox, bash: Run) 
     sandbox.interrupt()  # type: ignore[attr-defined]  # nothing runs: nothing happens
     sandbox.reset({})
     assert bash(sandbox, "ls").stdout == ""
+
+
+@pytest.mark.parametrize("backend", ["local", pytest.param("docker", marks=pytest.mark.docker)])
+def test_a_start_is_given_up_from_another_thread(backend: str) -> None:
+    """Modules take seconds to import: somebody who pressed Ctrl-C does not wait for that."""
+    pool = SandboxPool(backend, size=1, preload=("colorsys", "torch", "monai"))
+    failed: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            pool.acquire()
+        except SandboxError as error:
+            failed.append(error)
+
+    try:
+        asker = threading.Thread(target=start)
+        asker.start()
+        while asker.is_alive():
+            interrupt_cells()
+            time.sleep(0.05)
+        assert [type(error) for error in failed] == [SandboxInterruptedError]
+        with pool.lease() as sandbox:  # the next one is not disturbed
+            sandbox.reset({})
+            assert sandbox.run(Cell("bash", "echo up", 0)).stdout == "up\n"
+    finally:
+        pool.close()
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 255])

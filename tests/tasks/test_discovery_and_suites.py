@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from bat_env.cli import app
 from bat_env.errors import TaskError, UnknownNameError
 from bat_env.stages import Stage
 from bat_env.tasks import load_suite, load_task, render_brief, suite_names, task_ids
@@ -91,6 +93,30 @@ def test_a_broken_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("BAT_TASKS_PATH", str(tmp_path))
     with pytest.raises(TaskError, match=r"task\.yaml"):
         load_task("broken_kidney")
+
+
+def test_a_broken_folder_hides_no_other_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copy_task(tmp_path, "broken_kidney")
+    monkeypatch.setenv("BAT_TASKS_PATH", f"{tmp_path}:{tmp_path / 'nowhere'}")
+    for text, told in (
+        ("id: seg/broken_kidney\nversion: minus one\n", "version: Input should be"),
+        ("id: [", "is no YAML: while parsing"),
+        ("- 1\n", "the whole: Input should be"),
+    ):
+        (folder / "task.yaml").write_text(text)
+        done = CliRunner().invoke(app, ["tasks", "list"])
+        assert done.exit_code == 1 and done.stdout.startswith("cls/")
+        assert "broken_kidney" not in done.stdout
+        wrong = [line for line in done.stderr.splitlines() if line.startswith("seg/broken_kidney")]
+        assert len(wrong) == 1 and told in wrong[0] and "http" not in done.stderr
+    assert f"BAT_TASKS_PATH names {tmp_path / 'nowhere'}, which does not exist." in done.stderr
+    listed = json.loads(CliRunner().invoke(app, ["tasks", "list", "--json"]).stdout)
+    assert [row["id"] for row in listed["broken"]] == ["seg/broken_kidney"]
+    assert len(listed["tasks"]) >= 12
+    with pytest.raises(UnknownNameError, match=r"nowhere: no task is there"):
+        load_task("no_such_task")
 
 
 def test_a_task_without_its_modules_is_named(

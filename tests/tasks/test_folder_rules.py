@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from bat_env.errors import TaskError, UnknownNameError
 from bat_env.task_rules import FOLDER_RULES
+from bat_env.task_rules.run import task_findings
 from bat_env.tasks import Task, load_task, task_ids
 from bat_env.tasks.fiction import all_fiction, make_fiction
 from bat_env.tasks.scaffold import new_task
@@ -181,3 +183,14 @@ def test_rules_say_what_is_broken(root: Path) -> None:
     del value["preprocessing"]["size_px"]
     meta.write_text(json.dumps(value))
     assert "lacks size_px" in broken("contract")
+
+
+def test_a_missing_network_is_told_once_with_what_to_do(tmp_path: Path) -> None:
+    folder = new_task("seg/untrained_kidney", tmp_path)
+    shutil.rmtree(folder / "model")
+    found = dict(task_findings(Task(folder), depth="files"))
+    told = [wrong for wrong in found.values() if "Run train.py" in wrong]
+    assert len(told) == 1 and "metadata.json" in told[0] and "missing" in told[0]
+    assert found["bundle"].endswith("run train.py.")
+    assert list(found.values()).count("as contract") >= 5
+    assert not any("Errno" in wrong for wrong in found.values())

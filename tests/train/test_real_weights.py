@@ -104,17 +104,16 @@ def specs(bank: Path) -> list[ResetSpec]:
 def test_it_plays_a_held_out_episode(start: Path, tmp_path: Path) -> None:
     found = evaluate(
         AgentSource("SmolLM2", checkpoint=start),
-        task=TASK,
-        size="mini",
+        suite="seg-mini",
         repeats=1,
-        backend="local",
-        out=tmp_path,
+        sandbox="local",
+        trajectory_dir=tmp_path,
     )
-    assert found.invalid == 0 and len(found.episodes) == 1
-    episode = found.episodes[0]
-    assert 0.0 <= episode.score <= 1.0 and episode.tokens > 0
-    (trajectory,) = tmp_path.rglob("*.trajectory.json")
-    assert read_trajectory(trajectory)
+    assert found.invalid == 0 and len(found.cells) == 1
+    (cell,) = found.cells
+    assert cell.overall is not None and 0.0 <= cell.overall <= 1.0 and cell.tokens > 0
+    (trajectory,) = tmp_path.rglob("*.json")
+    assert read_trajectory(trajectory).result is not None
 
 
 def test_one_grpo_step(start: Path, preset: Preset, specs: list[ResetSpec], tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from bat_agent.agents.chat.config import ChatConfig
 from bat_agent.agents.chat.ledger import Ledger, Spent
 from bat_agent.agents.failures import ServiceError, StopEvaluation
 from bat_env.completions import Answer, EndpointError, KeyRefused, Refused, complete, jittered
+from bat_env.plain import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ class Endpoint:
                 with self.ledger.request(prompt_tokens, config.max_tokens) as ticket:
                     answer = complete(config, messages, more=more)
                     length = len(json.dumps(answer.message)) // 4 + 1
-                    counted = (answer.prompt_tokens, answer.completion_tokens)
-                    self.ledger.settle(ticket, *counted, length)
+                    tokens = (answer.prompt_tokens, answer.completion_tokens)
+                    self.ledger.settle(ticket, *tokens, length)
                 return Completion(answer, ticket.spent)
             except Refused:
                 raise
@@ -89,7 +90,9 @@ class Endpoint:
                 self.ledger.failed()
                 if attempt + 1 < config.tries:
                     self._back_off(attempt, error.wait_s)
-        raise ServiceError(f"{config.model} gave no answer in {config.tries} tries; last: {why}.")
+        raise ServiceError(
+            f"{config.model} gave no answer in {counted(config.tries, 'request')}; last: {why}."
+        )
 
     def interrupt(self) -> None:
         """End the waiting of all episodes; a request that is under way comes to its own end."""
