@@ -141,9 +141,10 @@ class Workbench:
                 sandbox.reset(files)
                 self._manifest = sandbox.manifest()
                 return self._manifest
-            except SandboxError:
+            except SandboxError as error:
                 self.drop()
-                if last or not isinstance(self.sandbox, str):
+                asked = isinstance(error, SandboxInterruptedError)
+                if last or asked or not isinstance(self.sandbox, str):
                     raise
         raise AssertionError("unreachable")
 

@@ -120,6 +120,10 @@ class _Pipes:
             finally:
                 self._reading.release()
 
+    def kill(self) -> None:
+        """End a worker that is not up yet; nothing of a cell can be running in it."""
+        self._process.kill()
+
     def abandon(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
@@ -155,10 +159,12 @@ def shared_worker(isolation: str, name: str, preload: tuple[str, ...]) -> Worker
             "view": host_view() if isolation == "namespaces" else None,
             "cgroup": cgroups.find() if isolation == "namespaces" else None,
         }
-        client = WorkerClient(_Pipes(config), name)
+        pipes = _Pipes(config)
+        client = WorkerClient(pipes, name)
         try:
             client.hello(START_TIMEOUT_S)
         except SandboxError:
+            pipes.kill()  # it may be at imports that take seconds, and reads nothing meanwhile
             client.close()
             raise
         _workers[key] = client
