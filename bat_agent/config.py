@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bat_agent.curriculum.rounds import COMPOSITION, Pool
 from bat_agent.curriculum.router import Rule
+from bat_agent.curriculum.teacher import Spread
 from bat_agent.files import check_folder, digest_of, read_json, write_json
 from bat_agent.presets import Preset
 from bat_env.errors import ConfigError
@@ -61,6 +62,7 @@ class RunConfig(_Config):
         description="Groups of a batch from each pool; eight together.",
     )
     router: Rule = Field("lowest", description="How a round's target stage is chosen.")
+    tracks: Spread = Field("equal", description="How groups are spread over the tracks.")
     gate_doubt: float = Field(
         0.0, ge=0, description="Standard errors that a track may drop beyond the gate's limit."
     )
@@ -77,6 +79,8 @@ class RunConfig(_Config):
             del value["pools"]  # As in runs from before there was a choice.
         if self.router == "lowest":
             del value["router"]
+        if self.tracks == "equal":
+            del value["tracks"]
         if not self.gate_doubt:
             del value["gate_doubt"]
         return digest_of(value)

@@ -28,6 +28,7 @@ from bat_agent.training import (
     claim_run,
     common_arguments,
     finished,
+    last_checkpoints,
     last_sealed,
     prepare_process,
     processes,
@@ -281,7 +282,8 @@ def train_grpo(
     health = health_of(out, len(specs) * preset.grpo.iterations)
     if trainer.is_world_process_zero():
         write_whole(out / HEALTH, json.dumps(health, indent=1, sort_keys=True))
-    return save_final(out, trainer, preset, policy.digest, {"health": health})
+    average = last_checkpoints(out, preset.grpo.average_checkpoints)
+    return save_final(out, trainer, preset, policy.digest, {"health": health}, average)
 
 
 def make_trainer(

@@ -18,7 +18,13 @@ from bat_agent.curriculum.gate import GateResult, TrainingHealth, gate
 from bat_agent.curriculum.rounds import COMPOSITION, Pool, RoundPlan, StateRow, plan_round
 from bat_agent.curriculum.router import Rule, route
 from bat_agent.curriculum.scores import ControllerScores
-from bat_agent.curriculum.teacher import best_so_far, detect_shift, round_report
+from bat_agent.curriculum.teacher import (
+    Spread,
+    best_so_far,
+    detect_shift,
+    round_report,
+    track_shares,
+)
 from bat_agent.evaluation import Evaluation
 from bat_agent.files import read_json, sweep, write_json, write_text
 from bat_agent.loop_state import Checkpoint, LoopState
@@ -81,6 +87,8 @@ class Loop:
         start: The supervised checkpoint, inside ``run``.
         pools: Groups of a batch from each pool.
         router: How the target stage is chosen.
+        tracks: How a pool's groups are spread over the tracks: ``"equal"`` (the reference), or
+            ``"needed"``: half of them by what each track is missing.
         gate_doubt: Standard errors that the gate forgives a track.
         on_phase: Called with (round, phase) as each phase begins.
     """
@@ -97,6 +105,7 @@ class Loop:
         start: Path,
         pools: Mapping[Pool, int] = COMPOSITION,
         router: Rule = "lowest",
+        tracks: Spread = "equal",
         gate_doubt: float = 0.0,
         on_phase: Callable[[int, str], None] | None = None,
     ) -> None:
@@ -109,6 +118,7 @@ class Loop:
         self.start = start
         self.pools = pools
         self.router = router
+        self.tracks = tracks
         self.gate_doubt = gate_doubt
         self.on_phase = on_phase
 
@@ -172,6 +182,7 @@ class Loop:
             target=route(scores, held, self.router),
             steps=self.steps,
             composition=self.pools,
+            tracks=track_shares(scores) if self.tracks == "needed" else None,
         )
         write_json(file, plan.to_json())
         return plan

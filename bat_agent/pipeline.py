@@ -221,6 +221,7 @@ class Pipeline:
                 start=sft,
                 pools=self.config.pools,
                 router=self.config.router,
+                tracks=self.config.tracks,
                 gate_doubt=self.config.gate_doubt,
                 on_phase=on_phase,
             ).run()

@@ -117,6 +117,21 @@ class GrpoSettings(_Config):
     steps_per_round: int = Field(50, ge=1, description="Batches of rollouts.")
     save_every_steps: int = Field(5, ge=1, description="Batches from one checkpoint to the next.")
     keep_checkpoints: int = Field(3, ge=1)
+    average_checkpoints: int = Field(
+        1,
+        ge=1,
+        description="Last checkpoints whose mean the round ends with, of those that are kept; 1 "
+        "takes the last weights. A mean of weights is free of much of the updates' noise.",
+    )
+
+    @model_validator(mode="after")
+    def _are_kept(self) -> GrpoSettings:
+        if self.average_checkpoints > max(2, self.keep_checkpoints):
+            raise ValueError(
+                f"Expected average_checkpoints <= keep_checkpoints, came "
+                f"{self.average_checkpoints} and {self.keep_checkpoints}."
+            )
+        return self
 
 
 class SystemSettings(_Config):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from bat_agent.config import BankSettings, RunConfig, SuiteSettings
 from bat_agent.curriculum.router import Rule
+from bat_agent.curriculum.teacher import Spread
 from bat_agent.presets import PRESETS, Preset, load_preset
 from bat_env.errors import ConfigError, unknown_name
 from bat_env.extras import require
@@ -28,6 +29,7 @@ class Scope:
         controller: Suite that steers the rounds.
         rounds, steps: Rounds, and updates a round, of a laptop's run.
         router: How a round's target stage is chosen.
+        tracks: How a round's groups are spread over the tracks.
         gate_doubt: Standard errors that the gate forgives a track.
         bank: Contents of the Stage Bank, of each task.
         tiny_cpu: Changes of the preset ``tiny-cpu``; a recipe of one's own stays as it is.
@@ -38,6 +40,7 @@ class Scope:
     rounds: int
     steps: int
     router: Rule = "lowest"
+    tracks: Spread = "equal"
     gate_doubt: float = 0.0
     bank: BankSettings = field(default_factory=BankSettings)
     tiny_cpu: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -58,6 +61,7 @@ SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
             rounds=5,
             steps=40,
             router="bottleneck",
+            tracks="needed",
             gate_doubt=1.0,
             bank=BankSettings(per_cell=3, demos=80, p_good=0.7),
             # Observations of seven tracks are less usual, so they take more tokens.
@@ -65,7 +69,14 @@ SCOPES: Final[Mapping[str, Scope]] = MappingProxyType(
                 "sft": {"steps": 300},
                 "rollout": {"max_completion_tokens": 1536},
                 # Rollouts are what costs here, and a second update learns as much from them again.
-                "grpo": {"iterations": 2},
+                # Such updates are noisy: the first of a round, while the optimiser knows little of
+                # its gradients, and the last, of which a mean is taken.
+                "grpo": {
+                    "iterations": 2,
+                    "warmup_steps": 8,
+                    "keep_checkpoints": 4,
+                    "average_checkpoints": 4,
+                },
             },
         ),
     }
@@ -131,6 +142,7 @@ def run_config(
         rounds=number,
         bank=bank,
         router=of.router,
+        tracks=of.tracks,
         gate_doubt=of.gate_doubt,
         controller=SuiteSettings(suite=of.controller),
         final=SuiteSettings(suite=of.final),

@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -144,13 +144,59 @@ def limits_of(preset: Preset) -> dict[str, int]:
     }
 
 
+def last_checkpoints(out_dir: Path, count: int) -> list[Path]:
+    """The newest ``count`` whole trainer checkpoints, or as many as there are, oldest first."""
+    whole = [f for f in sorted(out_dir.glob("checkpoint-*"), key=_step) if is_whole(f)]
+    return whole[-count:]
+
+
+def average_weights(folder: Path, checkpoints: Sequence[Path]) -> None:
+    """Replace the weights in ``folder`` by their mean over checkpoints, made in double precision.
+
+    Raises:
+        CheckpointError: If a checkpoint holds other weights than ``folder``.
+    """
+    from safetensors.torch import load_file, save_file
+
+    for file in sorted(folder.glob("*.safetensors")):
+        there = [checkpoint / file.name for checkpoint in checkpoints]
+        if not all(path.is_file() for path in there):
+            raise CheckpointError(
+                f"Expected {file.name} in each of the last {len(checkpoints)} checkpoints of "
+                f"{folder.parent} to average them, one lacks it. Set average_checkpoints to 1."
+            )
+        mean = {name: tensor.double() for name, tensor in load_file(there[0]).items()}
+        kinds = {name: tensor.dtype for name, tensor in load_file(file).items()}
+        for path in there[1:]:
+            for name, tensor in load_file(path).items():
+                mean[name] += tensor.double()
+        weights = {name: (mean[name] / len(there)).to(kind) for name, kind in kinds.items()}
+        save_file(weights, file, metadata={"format": "pt"})
+
+
 def save_final(
-    out_dir: Path, trainer: Any, preset: Preset, parent: str | None, extra: Mapping[str, Any]
+    out_dir: Path,
+    trainer: Any,
+    preset: Preset,
+    parent: str | None,
+    extra: Mapping[str, Any],
+    average: Sequence[Path] = (),
 ) -> Path:
-    """Write the run's final checkpoint: model and tokenizer, sealed."""
+    """Write the run's final checkpoint: model and tokenizer, sealed.
+
+    Args:
+        out_dir: Folder of the run.
+        trainer: After its last step.
+        preset: Recipe.
+        parent: Digest of the checkpoint that the run began with.
+        extra: More for the seal.
+        average: Checkpoints whose mean weights are taken instead of the last ones.
+    """
 
     def write(folder: Path) -> None:
         trainer.save_model(str(folder))
+        if len(average) > 1:
+            average_weights(folder, average)
         trainer.processing_class.save_pretrained(folder)
         # Holds the output path and a time stamp: equal runs must give equal digests.
         (folder / "training_args.bin").unlink(missing_ok=True)

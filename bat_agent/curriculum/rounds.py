@@ -159,6 +159,7 @@ def plan_round(
     target: Stage | str,
     steps: int,
     composition: Mapping[Pool, int] = COMPOSITION,
+    tracks: Mapping[str, float] | None = None,
 ) -> RoundPlan:
     """Draw the states of one round.
 
@@ -169,6 +170,7 @@ def plan_round(
         target: Target stage, S1 .. S5.
         steps: Batches of the round.
         composition: Groups per batch from each pool; the other mixes are the baselines' recipes.
+        tracks: Track -> share of its groups within each pool, > 0; ``None``: equal shares.
 
     Returns:
         The plan. A pool that is smaller than the round needs is passed over again in a new order,
@@ -176,7 +178,7 @@ def plan_round(
 
     Raises:
         BankError: If a needed pool is empty.
-        ConfigError: If ``target`` or ``steps`` cannot work.
+        ConfigError: If ``target`` or ``steps`` cannot work, or a track has no share.
     """
     stage = Stage.parse(target)
     if stage not in WORK_STAGES or steps < 1:
@@ -197,7 +199,11 @@ def plan_round(
                 f"Expected Stage Bank states for the pool {pool!r} of target {stage.name}, came "
                 "none. Run `bat-env bank build`."
             )
-        ordered[pool] = _balanced_order(pools[pool], needed, rng)
+        ordered[pool] = (
+            _balanced_order(pools[pool], needed, rng)
+            if tracks is None
+            else _shared_order(pools[pool], needed, rng, tracks)
+        )
     draws: list[Draw] = []
     for step in range(steps):
         slot = 0
@@ -241,3 +247,25 @@ def _balanced_order(
             order.append((row, use))
         use += 1
     return order
+
+
+def _shared_order(
+    rows: Sequence[StateRow], count: int, rng: np.random.Generator, shares: Mapping[str, float]
+) -> list[tuple[StateRow, int]]:
+    """``count`` rows: always from the track that is furthest behind its share, balanced within it.
+
+    Each track is passed over on its own: a weak one comes around again before a strong one.
+    """
+    tracks = sorted({row.track for row in rows})
+    if not all(shares.get(track, 0.0) > 0.0 for track in tracks):
+        raise ConfigError(f"Expected a share > 0 for each of {tracks}, came {dict(shares)}.")
+    turns: list[str] = []
+    drawn = Counter[str]()
+    for _ in range(count):
+        turns.append(min(tracks, key=lambda track: ((drawn[track] + 1) / shares[track], track)))
+        drawn[turns[-1]] += 1
+    queues = {
+        track: iter(_balanced_order([r for r in rows if r.track == track], drawn[track], rng))
+        for track in tracks
+    }
+    return [next(queues[track]) for track in turns]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from bat_agent.curriculum.gate import GateResult
 from bat_agent.curriculum.rounds import RoundPlan
@@ -17,6 +17,8 @@ from bat_agent.curriculum.scores import STAGE_NAMES, ControllerScores
 from bat_env.stages import STAGE_WEIGHTS, Stage
 
 SCHEMA_VERSION: Final = 1
+Spread: TypeAlias = Literal["equal", "needed"]
+"""How a round's groups are spread over the tracks."""
 FORGETTING: Final = 0.02
 """A score this far below its best so far is flagged."""
 
@@ -82,6 +84,23 @@ def needed_distribution(scores: ControllerScores) -> dict[tuple[str, str], float
     }
     total = sum(mass.values())
     return {key: value / total for key, value in mass.items()} if total > 0.0 else {}
+
+
+def track_shares(scores: ControllerScores) -> dict[str, float]:
+    """Share of the next round's groups for each track, by what is missing; they add up to 1.
+
+    Half of a round goes to all tracks alike, so that none is forgotten; the other half by the
+    missing score of each (:func:`needed_distribution`).
+    """
+    needed: dict[str, float] = dict.fromkeys(scores.track_stages, 0.0)
+    for (track, _), share in needed_distribution(scores).items():
+        needed[track] += share
+    total = sum(needed.values()) or 1.0
+    equal = 1.0 / max(1, len(needed))
+    return {
+        track: 0.5 * equal + 0.5 * (share / total if any(needed.values()) else equal)
+        for track, share in needed.items()
+    }
 
 
 def detect_shift(

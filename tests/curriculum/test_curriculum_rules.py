@@ -22,7 +22,10 @@ from bat_agent.curriculum import (
     route,
 )
 from bat_agent.curriculum.fallback import consecutive_drops
+from bat_agent.curriculum.rounds import COMPOSITION
 from bat_agent.curriculum.router import kept
+from bat_agent.curriculum.scores import STAGE_NAMES
+from bat_agent.curriculum.teacher import track_shares
 from bat_env.errors import BankError, ConfigError
 from bat_env.stages import OUTCOMES, Stage
 
@@ -101,6 +104,39 @@ def test_router_by_bottleneck_takes_the_stage_that_keeps_least_of_the_one_before
     assert route(broken, replace(broken, stages={**broken.stages, "S2": 0.3}), "bottleneck") is (
         Stage.S2
     )
+
+
+def test_tracks_get_half_of_a_round_by_what_they_miss() -> None:
+    scores = replace(
+        make(),
+        track_stages={
+            "seg": dict.fromkeys(STAGE_NAMES, 1.0),
+            "det": dict.fromkeys(STAGE_NAMES, 0.25),
+            "vqa": dict.fromkeys(STAGE_NAMES, 0.75),
+        },
+    )
+    shares = track_shares(scores)
+    assert shares == pytest.approx({"seg": 1 / 6, "det": 1 / 6 + 3 / 8, "vqa": 1 / 6 + 1 / 8})
+    perfect = replace(scores, track_stages={"seg": {"S1": 1.0}, "det": {"S1": 1.0}})
+    assert track_shares(perfect) == {"seg": 0.5, "det": 0.5}
+    rows = [
+        StateRow(f"{track}-{focus}-{outcome}-{i}", "0" * 64, track, focus, outcome)
+        for track in ("seg", "det", "vqa")
+        for focus in (*STAGE_NAMES, "E2E")
+        for outcome in OUTCOMES
+        for i in range(2)
+    ]
+    asked = {"round_id": 1, "seed": 3, "target": "S3", "steps": 24}
+    plan = plan_round(rows, **asked, tracks=shares)
+    for pool, count in COMPOSITION.items():
+        drawn = Counter(d.state.track for d in plan.draws if d.pool == pool)
+        assert {t: n / (24 * count) for t, n in drawn.items()} == pytest.approx(shares, abs=0.03)
+        within = Counter(d.state.outcome for d in plan.draws if d.pool == pool)
+        assert max(within.values()) - min(within.values()) <= 3  # the rest stays balanced
+        uses = Counter((d.state.state_id, d.use) for d in plan.draws if d.pool == pool)
+        assert max(uses.values()) == 1  # no state again before its track is through
+    with pytest.raises(ConfigError, match="share > 0"):
+        plan_round(rows, **asked, tracks={"seg": 1.0})
 
 
 def test_the_gate_forgives_a_track_what_chance_may_do() -> None:

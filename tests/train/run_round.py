@@ -16,5 +16,5 @@ from bat_agent.grpo import train_grpo
 if __name__ == "__main__":
     toy_chain.register()
     start, out, steps, iterations = sys.argv[1:]
-    preset = toy_training.PRESET.updated(grpo={"iterations": int(iterations)})
+    preset = toy_training.PRESET.updated(grpo=toy_training.several(int(iterations)))
     train_grpo(start, toy_training.plan(int(steps)), out, preset, seed=11)

@@ -11,17 +11,21 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import toy_training
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
 
 from bat_agent.grpo import HEALTH, train_grpo
 from bat_agent.policy.checkpoint import SEAL, is_whole, load_policy
 from bat_agent.sft import train_sft
-from bat_agent.training import LOG, last_sealed, read_steps
+from bat_agent.training import LOG, average_weights, last_checkpoints, last_sealed, read_steps
 from bat_env.errors import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.train
 SCRIPT = Path(__file__).with_name("run_round.py")
 STEPS = 10
+WEIGHTS = "model.safetensors"
 
 
 def start_round(start: Path, out: Path, iterations: int = 1) -> subprocess.Popen[bytes]:
@@ -73,7 +77,7 @@ def test_several_updates_of_a_batch_survive_a_kill_between_them(
     toy_start: Path, tmp_path: Path
 ) -> None:
     """The checkpoint lies between two batches: nothing of a batch is needed again."""
-    preset = toy_training.PRESET.updated(grpo={"iterations": 3})
+    preset = toy_training.PRESET.updated(grpo=toy_training.several(3))
     whole = tmp_path / "whole"
     train_grpo(toy_start, toy_training.plan(STEPS), whole, preset, seed=11)
     steps = read_steps(whole)
@@ -92,6 +96,25 @@ def test_several_updates_of_a_batch_survive_a_kill_between_them(
     assert start_round(toy_start, out, 3).wait(timeout=300) == 0
     assert weights(out / "final") == weights(whole / "final")
     assert [s["loss"] for s in read_steps(out)] == [s["loss"] for s in steps]
+    # The round ends with the mean of its last two checkpoints.
+    last = [load_file(folder / WEIGHTS) for folder in last_checkpoints(out, 2)]
+    final = load_file(out / "final" / WEIGHTS)
+    assert len(last) == 2 and last[0].keys() == final.keys()
+    for name, tensor in final.items():
+        assert torch.equal(tensor, ((last[0][name].double() + last[1][name].double()) / 2).float())
+    assert any(not torch.equal(last[0][name], last[1][name]) for name in final)
+
+
+def test_weights_that_a_checkpoint_lacks_are_not_averaged(tmp_path: Path) -> None:
+    for name, files in (("final", "ab"), ("checkpoint-1", "ab"), ("checkpoint-2", "a")):
+        (tmp_path / name).mkdir()
+        for letter in files:
+            save_file({"w": torch.ones(2)}, tmp_path / name / f"{letter}.safetensors")
+    kept = [tmp_path / "checkpoint-1", tmp_path / "checkpoint-2"]
+    with pytest.raises(CheckpointError, match=r"b\.safetensors in each of the last 2"):
+        average_weights(tmp_path / "final", kept)
+    with pytest.raises(ValidationError, match="average_checkpoints <= keep_checkpoints"):
+        toy_training.PRESET.updated(grpo={"keep_checkpoints": 3, "average_checkpoints": 4})
 
 
 def test_a_finished_round_is_not_run_again(toy_start: Path, whole_run: Path) -> None:

@@ -36,6 +36,11 @@ PRESET = load_preset("tiny-cpu").updated(
 )
 
 
+def several(iterations: int) -> dict[str, int]:
+    """Updates from each batch; with more than one, rounds also end with averaged weights."""
+    return {"iterations": iterations, "average_checkpoints": 2 if iterations > 1 else 1}
+
+
 def make_bank(path: Path, count: int = 200) -> Path:
     """Toy episodes played by a careless expert: each turn is right with probability P_GOOD."""
     rng = random.Random(0)
