@@ -175,8 +175,16 @@ def _lines(evidence: list[dict[str, Any]]) -> list[str]:
 
 def _fault_table(facts: dict[str, Any]) -> Table:
     table = _table("kind", "stage", "where", "what")
+    alike: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in facts["faults"]:
-        table.add_row(*(Text(row[key]) for key in ("kind", "stage", "source", "message")))
+        # What is said of one case is said of many: they differ in its name alone.
+        name = row["source"].removeprefix("case ") if row["source"].startswith("case ") else ""
+        said = row["message"].replace(name, "") if name else row["message"]
+        alike.setdefault((row["kind"], row["stage"], name and "case", said), []).append(row)
+    for rows in alike.values():
+        first, more = rows[0], len(rows) - 1
+        where = Text(first["source"] + (f" and {more} more" if more else ""))
+        table.add_row(Text(first["kind"]), Text(first["stage"]), where, Text(first["message"]))
     return table
 
 

@@ -149,7 +149,7 @@ def test_the_cost_limit_stops_cleanly_and_the_same_command_goes_on(
 def test_an_endpoint_that_is_down_is_nobodys_fault() -> None:
     with ChatServer(lambda body: 500) as server:
         agent = played(server, tries=3)
-        with pytest.raises(ServiceError, match="no answer in 3 tries; last: HTTP 500"):
+        with pytest.raises(ServiceError, match="no answer in 3 requests; last: HTTP 500"):
             agent.act(BRIEF)
         assert len(server.bodies) == 3
         result = evaluate(chat_source(config_of(server, tries=1)), **SEG)

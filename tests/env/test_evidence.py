@@ -169,6 +169,16 @@ def test_explain_names_items_files_and_cells(played: dict[str, Trajectory]) -> N
     assert set(told["stages"]) == {stage.name for stage in Stage if stage is not Stage.E2E}
 
 
+def test_explain_tells_a_fault_of_many_cases_once(played: dict[str, Trajectory]) -> None:
+    path = str(played["Seg stopped"].path)
+    told = json.loads(CliRunner().invoke(app, ["explain", path, "--json"]).stdout)
+    missing = [fault for fault in told["faults"] if fault["source"].startswith("case ")]
+    assert len(missing) > 2
+    shown = CliRunner().invoke(app, ["explain", path], env={"COLUMNS": "160"}).stdout
+    assert shown.count("The output of") == 1
+    assert f"{missing[0]['source']} and {len(missing) - 1} more" in shown
+
+
 def test_rescore_compares_and_says_what_differs(
     played: dict[str, Trajectory], tmp_path: Path
 ) -> None:

@@ -11,11 +11,10 @@ import pytest
 
 from bat_env.errors import TaskError, UnknownNameError
 from bat_env.task_rules import FOLDER_RULES
-from bat_env.task_rules.run import task_findings
 from bat_env.tasks import Task, load_task, task_ids
 from bat_env.tasks.fiction import all_fiction, make_fiction
 from bat_env.tasks.scaffold import new_task
-from bat_env.testing import check_task
+from bat_env.testing import check_task, task_findings
 
 RULES = {rule.__name__: rule for rule in FOLDER_RULES}
 
