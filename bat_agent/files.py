@@ -74,6 +74,8 @@ def read_json(path: Path, *, schema_version: int) -> dict[str, Any]:
         ConfigError: If the file is missing, is no JSON object, or has another schema version.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe would wait for ever
+            raise OSError("it is no regular file")
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"Expected a file {path}, there is none.") from None

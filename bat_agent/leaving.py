@@ -14,9 +14,6 @@ from typing import ClassVar, Final, NoReturn
 
 from bat_env import command_line
 
-TERMINATED: Final = 143
-"""Exit status after SIGTERM, by the shell's convention."""
-
 _PDEATHSIG: Final = 1
 
 
@@ -41,7 +38,7 @@ class Termination:
     @property
     def status(self) -> int:
         """Exit status of a command that was told to stop."""
-        return TERMINATED if self._came == signal.SIGTERM else command_line.INTERRUPTED
+        return command_line.TERMINATED if self._came == signal.SIGTERM else command_line.INTERRUPTED
 
     def _waited(self) -> float:
         return time.monotonic() - self._since

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from bat_env import bank_upkeep_cli
-from bat_env.command_line import PRESSED_TWICE_S, leave
+from bat_env.command_line import PRESSED_TWICE_S, TERMINATED, leave
 from bat_env.plain import counted, sized
 
 if TYPE_CHECKING:
@@ -151,15 +151,15 @@ def _lite_tasks() -> list[str]:
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
     """SIGTERM ends a build as Ctrl-C does; a second Ctrl-C leaves at once."""
-    owner, pressed = os.getpid(), 0.0
+    owner, pressed, told = os.getpid(), 0.0, 0
 
     def stop(number: int, frame: Any) -> None:
-        nonlocal pressed
+        nonlocal pressed, told
         if os.getpid() != owner:  # A forked child has nothing to give back.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif not pressed:
-            pressed = time.monotonic()
+            pressed, told = time.monotonic(), number
             raise KeyboardInterrupt
         elif number == signal.SIGINT and time.monotonic() - pressed > PRESSED_TWICE_S:
             leave()
@@ -173,6 +173,8 @@ def _terminable() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         typer.echo("What was finished is stored: the same command goes on.", err=True)
+        if told == signal.SIGTERM:
+            raise typer.Exit(TERMINATED) from None
         raise
     finally:
         for number, handler in before.items():

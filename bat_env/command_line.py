@@ -18,7 +18,8 @@ from bat_env.plain import visible
 
 USER_ERROR: Final = 2
 INTERRUPTED: Final = 130
-"""Exit statuses; the second is the shell's convention for Ctrl-C."""
+TERMINATED: Final = 143
+"""Exit statuses; the last two are the shell's convention for Ctrl-C and for SIGTERM."""
 
 PRESSED_TWICE_S: Final = 0.5
 """One Ctrl-C may come twice within it: from the terminal, and from who started us. Seconds."""

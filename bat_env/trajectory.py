@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,9 @@ from bat_env.errors import BatError, ConfigError, DiskFullError
 SCHEMA_VERSION: Final = "ATIF-v1.4"
 BAT_SCHEMA_VERSION: Final = 1
 """Version of what this project puts into ``extra``."""
+
+MAX_BYTES: Final = 1 << 30
+"""Largest file that is read."""
 
 _MAX_TEXT: Final = 1 << 20
 _MAX_DEPTH: Final = 8
@@ -301,6 +305,15 @@ def read_trajectory(path: str | Path) -> Trajectory:
     """
     file = Path(path)
     try:
+        # Looked at before it is opened: a pipe would wait for ever, a device never end.
+        there = file.stat()
+        if not stat.S_ISREG(there.st_mode):
+            raise BatError(f"Cannot read the trajectory {file}: it is no regular file.")
+        if there.st_size > MAX_BYTES:
+            raise BatError(
+                f"Cannot read the trajectory {file}: it has {there.st_size >> 20} MiB, more than "
+                f"{MAX_BYTES >> 20}."
+            )
         document = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise BatError(f"Cannot read the trajectory {file}: {error}.") from error

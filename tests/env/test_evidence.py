@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from bat_env.evidence import rescore, thaw
 from bat_env.stages import Stage
 from bat_env.taxonomy import KINDS
 from bat_env.tools import execute_call, submit_call
-from bat_env.trajectory import Trajectory, read_trajectory
+from bat_env.trajectory import MAX_BYTES, Trajectory, read_trajectory
 
 MakeEnv = Callable[..., AutoMedEnv]
 _SPECIAL = "import os; os.mkfifo('outputs-{n}')"
@@ -255,6 +256,22 @@ def test_a_damaged_file_does_not_hide_the_others(
         good.rename(tmp_path / "hidden")
         assert CliRunner().invoke(app, [command, str(tmp_path)]).exit_code == 1
         (tmp_path / "hidden").rename(good)
+
+
+def test_what_is_no_regular_file_is_never_opened(
+    played: dict[str, Trajectory], tmp_path: Path
+) -> None:
+    """A pipe would wait for ever, and a device never end."""
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder.json").mkdir()
+    with (tmp_path / "sparse.json").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    (tmp_path / "good.json").write_bytes(played["Seg careless"].path.read_bytes())
+    done = CliRunner().invoke(app, ["rescore", str(tmp_path)])
+    assert done.exit_code == 0 and "1 the same, 0 different, 5 without" in done.stdout
+    assert done.stdout.count("no regular file") == 3 and "1024 MiB, more than" in done.stdout
 
 
 def test_deep_json_is_an_error_of_ours(tmp_path: Path) -> None:
