@@ -23,6 +23,7 @@ from chat_server import (
     function_call,
     hermes_call,
 )
+from private_words import leaked, needles
 
 from bat_agent.agents.chat import ChatAgent, chat_source, make_chat_config
 from bat_agent.agents.chat.calls import function_calls, text_calls
@@ -90,8 +91,14 @@ def test_all_tracks_twice_with_faults_and_right_books(
     assert usage["cost"] == pytest.approx(cost) == played.summary()["cost"]
     assert sum(c.cost for c in played.cells) == pytest.approx(cost)
     assert all(cell.overall > 0.7 for cell in played.cells)  # equal to the script's: see below
-    written = [p.read_text() for p in (tmp_path / "episodes").glob("*.json")]
-    assert len(written) == 14 and not any("sk-secret" in text for text in written)
+    files = list((tmp_path / "episodes").glob("*.json"))
+    assert len(files) == 14 and not any("sk-secret" in file.read_text() for file in files)
+    # Everything that went to the server, against what the host alone knows of the episodes.
+    episodes = [read_trajectory(file).document["extra"] for file in files]
+    private = [word for e in episodes for word in needles(e["reset"], e["result"])]
+    assert len(private) > 28
+    assert leaked((json.dumps(body) for body in server.bodies), private) == []
+    assert leaked(["score " + private[-1]], private) == [private[-1]]
 
 
 @pytest.mark.parametrize("tools", ["native", "text", "auto"])

@@ -5,12 +5,17 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from private_words import leaked, needles
 
 from bat_agent.integrations.trl import BatSpec
 from bat_agent.policy.tiny import Sample, TinyModelConfig, build_model, train_tokenizer
@@ -155,7 +160,10 @@ def test_stock_trainer_scores_scripts_as_direct_runs_do(
     left = [list(calls) for calls in scripts.values()]
     live = list(range(len(left)))
 
+    read: list[str] = []
+
     def turn(prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
+        read.extend(tokenizer.decode(ids) for ids in prompt_ids)
         calls = {i: left[i].pop(0) if left[i] else None for i in live}
         assert len(prompt_ids) == len(calls)
         live[:] = [i for i, call in calls.items() if call is not None]
@@ -176,6 +184,15 @@ def test_stock_trainer_scores_scripts_as_direct_runs_do(
     assert dict(zip(scripts, scored, strict=True)) == expected
     assert 0 < expected["naive"] < expected["oracle"] and expected["oracle"] > 0.7
     assert expected["nop"] == expected["says nothing"] == 0
+    # Every token that a policy was shown, against what the host alone knows of the episodes.
+    start = json.loads(row["start"])
+    env = gym.make(start["env_id"], **start["env_kwargs"])
+    try:
+        _, info = env.reset(seed=start["seed"], options=start["options"])
+    finally:
+        env.close()
+    scores = {"score": expected["oracle"], "stages": {"naive": expected["naive"]}}
+    assert len(read) > 10 and leaked(read, needles(info, scores)) == []
 
 
 def test_stock_trainer_takes_two_real_steps(
